@@ -1,0 +1,84 @@
+"""Everything the loggers raise on purpose.
+
+::
+
+    LoggerError
+    ├── MissingVerbError     (AttributeError)         a logger lacks one of the ten verbs
+    ├── VerbSignatureError   (TypeError)              a verb that cannot take the contract's arguments
+    ├── StepError            (ValueError, TypeError)  a step that is no non-negative integer
+    ├── MetricNameError      (ValueError, TypeError)  a metric or context name nothing could store
+    ├── MetricValueError     (ValueError, TypeError)  values that no column can hold; names each one
+    ├── ConfusionError       (ValueError)             a confusion matrix that is not square, or its labels
+    ├── StatusError          (ValueError)             a finish status outside the four
+    ├── RecordError          (ValueError, TypeError)  logger state that is not plain JSON data, or foreign
+    ├── RunExistsError       (FileExistsError)        a run is there and nobody said what to do with it
+    ├── LoggerFinishedError  (RuntimeError)           a verb after ``finish``
+    ├── NoPathError          (ValueError)             a logger that nobody told where to write
+    ├── SessionError         (RuntimeError)           a training session used out of order
+    ├── RankError            (ValueError)             an environment whose process rank is no number
+    └── UndeliveredError     (RuntimeError)           a replica did not get everything in time
+
+Each class is also the builtin that a caller would catch.
+"""
+
+from __future__ import annotations
+
+
+class LoggerError(Exception):
+    """Base of every error raised by the loggers."""
+
+
+class MissingVerbError(LoggerError, AttributeError):
+    """The object handed over as a logger lacks a verb that was called."""
+
+
+class VerbSignatureError(LoggerError, TypeError):
+    """A verb is there, but calling it as drivers do would be a ``TypeError``."""
+
+
+class StepError(LoggerError, ValueError, TypeError):
+    """The step is not a non-negative integer that the logger can store."""
+
+
+class MetricNameError(LoggerError, ValueError, TypeError):
+    """A metric or context name that no backend could store."""
+
+
+class MetricValueError(LoggerError, ValueError, TypeError):
+    """One or more values could not be logged; their siblings were."""
+
+
+class ConfusionError(LoggerError, ValueError):
+    """The confusion matrix is not square, or does not fit its labels."""
+
+
+class StatusError(LoggerError, ValueError):
+    """The finish status is not one of the four that drivers use."""
+
+
+class RecordError(LoggerError, ValueError, TypeError):
+    """Logger state that JSON cannot hold, or a record that belongs to another logger."""
+
+
+class RunExistsError(LoggerError, FileExistsError):
+    """The directory already holds a run, and neither ``reattach`` nor ``if_exists=`` was used."""
+
+
+class LoggerFinishedError(LoggerError, RuntimeError):
+    """A verb was called after ``finish``."""
+
+
+class NoPathError(LoggerError, ValueError):
+    """The logger was built without a path, and no driver has given it a directory."""
+
+
+class SessionError(LoggerError, RuntimeError):
+    """A training session was used outside its ``with`` block, twice, or in the wrong order."""
+
+
+class RankError(LoggerError, ValueError):
+    """The launcher's environment variable for the process rank does not hold a number."""
+
+
+class UndeliveredError(LoggerError, RuntimeError):
+    """A replica had not received everything when its finish timeout ended."""

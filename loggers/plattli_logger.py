@@ -1,0 +1,505 @@
+"""``PlattliLogger``: every value in a local columnar run that survives ``kill -9``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from loggers import names as _names
+from loggers.contract import JSON
+from loggers.errors import (
+    LoggerError,
+    LoggerFinishedError,
+    MetricValueError,
+    RecordError,
+    RunExistsError,
+    StepError,
+)
+from loggers.values import (
+    check_confusion,
+    check_context,
+    check_epoch,
+    check_status,
+    check_step,
+    plain,
+    plain_params,
+    plain_tags,
+    plain_value,
+    raise_for,
+)
+from plattli import __version__
+from plattli._format import MAX_STEP
+from plattli.rows import Json, RowWriter, exists
+
+#: The one key of ``config.json`` that is ours; all others are the user's params.
+RUN_KEY: Final = "_run"
+#: Statuses that end a run for good; the others leave it open for a resume.
+_FINAL: Final = ("completed", "early_stop")
+
+
+class PlattliLogger:
+    """Log to a Plättli run in a local directory. Loses nothing, resumes exactly.
+
+    ::
+
+        logger = PlattliLogger("runs/digits")
+        logger.log_metrics({"loss": 0.3}, step=1, epoch=1)        # metric train/loss
+        logger.log_metrics({"loss": 0.4}, step=1, context="validate")
+        logger.finish("completed")                                # runs/digits/metrics.plattli
+
+    After :meth:`log_metrics` returns, the line survives ``kill -9``. One metric has one value per
+    step: logging a (metric, step) again replaces the value, wherever it is by now.
+
+    **How values are stored.** Integers as integers. A Python float as float32 where that is exact
+    (what a float32 loss gives), else as float64: nothing is rounded, whatever is logged later to the
+    same metric. NaN and the infinities are kept. Strings, lists and dicts become JSON values. The rules
+    per type are in :mod:`loggers.values`.
+
+    Beside the metrics, each context has ``<context>/epoch`` (when an epoch is given) and
+    ``<context>/walltime`` (Unix seconds, float64).
+    """
+
+    #: Where a tee calls this logger: it is the primary, in the training process.
+    placement: Final = "inline"
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        run_id: str | None = None,
+        if_exists: Literal["refuse", "append", "replace"] = "refuse",
+        floats: Literal["exact", "f32", "f64"] = "exact",
+        walltime: bool = True,
+        hotsize: int = 500,
+    ) -> None:
+        """Describe the run. Nothing is written before the first verb.
+
+        Args:
+            directory: the run root.
+            run_id: what the run is called; made up if not given, and taken from the run on resume.
+            if_exists: what to do when the directory holds a run and :meth:`reattach` is not called:
+                ``"refuse"`` raises at the first verb, ``"append"`` goes on after the last step,
+                ``"replace"`` removes the old run.
+            floats: ``"exact"`` as above; ``"f32"`` rounds Python floats to float32 (half the space);
+                ``"f64"`` keeps every float as float64.
+            walltime: log ``<context>/walltime``.
+            hotsize: lines that wait in the row-wise log before they become columns.
+        """
+        if if_exists not in ("refuse", "append", "replace"):
+            raise LoggerError(f"if_exists must be 'refuse', 'append' or 'replace', got {if_exists!r}")
+        if floats not in ("exact", "f32", "f64"):
+            raise LoggerError(f"floats must be 'exact', 'f32' or 'f64', got {floats!r}")
+        self._directory = Path(directory)
+        self._run_id = run_id or _new_id()
+        self._if_exists: Literal["refuse", "append", "replace"] = if_exists
+        self._floats: Literal["exact", "f32", "f64"] = floats
+        self._walltime = walltime
+        self._hotsize = hotsize
+        self._status: str | None = None
+        #: why this object writes nothing (a fork's or a pickle's copy), or ``None``
+        self._inert: str | None = None
+        self._writer: RowWriter | None = None
+        self._mutex = threading.RLock()
+        self._config: dict[str, Any] = {}
+        #: (context, has epoch, metric names) -> stored names, and which of the values to keep
+        self._lines: dict[tuple[Any, ...], tuple[tuple[str, ...], tuple[int, ...] | None]] = {}
+        #: stored context -> highest step logged in it
+        self._steps: dict[str, int] = {}
+        self._warned: set[str] = set()
+        _LIVE.add(self)
+
+    # ---- what a run is made of --------------------------------------------------------------------
+
+    @property
+    def run_dir(self) -> Path:
+        """The run root; :class:`plattli.Reader` reads it at any time."""
+        return self._directory
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, Any],
+        *,
+        step: int,
+        epoch: int | None = None,
+        context: str = "train",
+        **axes: Any,
+    ) -> None:
+        """Log one line; see :meth:`loggers.contract.Logger.log_metrics`.
+
+        The axis ``walltime`` (Unix seconds) replaces the current time.
+
+        Raises:
+            StepError: no integer in 0 … 2**32 - 1. Nothing was written.
+            MetricValueError: names what could not be stored; the rest of the line was.
+            RunExistsError: the directory holds a run already.
+            OSError: the disk failed. Nothing was written.
+        """
+        if type(step) is not int or not 0 <= step <= MAX_STEP:
+            step = _storable(check_step(step))
+        if epoch is not None and type(epoch) is not int:
+            epoch = check_epoch(epoch)
+        values, problems = plain(metrics)
+        with self._mutex:
+            writer = self._writer
+            if writer is None or writer.lost is not None:
+                writer = self._open()
+                if writer is None:
+                    return
+            key = (context, epoch is None, *values)
+            line = self._lines.get(key) or self._new_line(key, context, epoch is None, values)
+            row = [*values.values()]
+            if line[1] is not None:
+                row = [row[i] for i in line[1]]
+            if epoch is not None:
+                row.append(epoch)
+            if self._walltime:
+                row.append(float(axes["walltime"]) if "walltime" in axes else time.time())
+            unfit = writer.append(step, line[0], tuple(row))
+            if step > self._steps.get(context, -1):
+                self._steps[context] = step
+        if unfit or problems:
+            raise_for(
+                {**problems, **{_names.decode(name): str(error) for name, error in unfit.items()}},
+                where=f"{context} line at step {step} of run {self._directory.name!r}",
+            )
+
+    def _new_line(
+        self, key: tuple[Any, ...], context: str, no_epoch: bool, values: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+        """Work out, once per kind of line, what its metrics are called on disk."""
+        check_context(context)
+        carriers = ([] if no_epoch else ["epoch"]) + (["walltime"] if self._walltime else [])
+        clash = [name for name in carriers if name in values]
+        for name in clash:
+            self._warn_once(
+                f"metric {name!r} of context {context!r} is not stored: the logger's own {context}/{name} is; "
+                f"log it under another name"
+            )
+        keep = tuple(i for i, name in enumerate(values) if name not in clash) if clash else None
+        kept = [name for name in values if name not in clash]
+        stored = tuple(_names.encode(f"{context}/{name}") for name in (*kept, *carriers))
+        if len(self._lines) >= 4096:  # callers whose lines never look alike
+            self._lines.clear()
+        self._lines[key] = stored, keep
+        return stored, keep
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Put hyperparameters into ``config.json``; earlier values of changed ones stay in its history."""
+        new = plain_params(params)
+        refused = new.pop(RUN_KEY, None)
+        with self._mutex:
+            if self._open() is None:
+                return
+            changed = {k: self._config[k] for k, v in new.items() if k in self._config and self._config[k] != v}
+            if changed:
+                self._run_info["params_history"].append({"time": _now(), "params": changed})
+            if any(k not in self._config for k in new) or changed:
+                self._config.update(new)
+                self._save_config()
+        if refused is not None:
+            raise MetricValueError(f"the param {RUN_KEY!r} is the logger's own; give it another name")
+
+    def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
+        """Add tags to the run."""
+        new = plain_tags(tags)
+        with self._mutex:
+            if self._open() is None:
+                return
+            self._run_info["tags"].update(new)
+            self._save_config()
+
+    def log_other(self, key: str, value: Any) -> None:
+        """Store a value as JSON under ``other/<key>``, at the current step."""
+        data, problem = plain_value(value)
+        if problem is not None:
+            raise_for({key: problem}, where=f"log_other of run {self._directory.name!r}")
+        self._append_json(f"other/{key}", self._current_step(), data)
+
+    def log_confusion(
+        self,
+        matrix: Sequence[Sequence[float]],
+        labels: Sequence[str],
+        *,
+        epoch: int | None = None,
+        step: int | None = None,
+        context: str | None = None,
+        name: str = "confusion",
+    ) -> None:
+        """Store ``{"epoch", "labels", "matrix"}`` under ``<context>/<name>``, or ``<name>``."""
+        rows, classes = check_confusion(matrix, labels)
+        at = self._current_step() if step is None else _storable(check_step(step))
+        full = name if context is None else f"{check_context(context)}/{name}"
+        self._append_json(full, at, {"epoch": check_epoch(epoch), "labels": classes, "matrix": rows})
+        if context is not None:
+            self._steps[context] = max(at, self._steps.get(context, -1))
+
+    def _append_json(self, full_name: str, step: int, data: Any) -> None:
+        with self._mutex:
+            writer = self._open()
+            if writer is None:
+                return
+            unfit = writer.append(step, (_names.encode(full_name),), (Json(data),))
+        if unfit:
+            raise_for(
+                {full_name: str(error) for error in unfit.values()}, where=f"run {self._directory.name!r}"
+            )
+
+    def _current_step(self) -> int:
+        return max(self._steps.values(), default=0)
+
+    # ---- the life of a run ------------------------------------------------------------------------
+
+    def finish(self, status: str) -> None:
+        """End the run.
+
+        ``"completed"`` and ``"early_stop"`` turn it into one archive, ``<dir>/metrics.plattli``. Any
+        other status is recorded and leaves the run where it is, to be resumed.
+
+        Raises:
+            LoggerFinishedError: it was finished before.
+        """
+        check_status(status)
+        with self._mutex:
+            if self._inert is not None:
+                return
+            if self._status is not None:
+                raise LoggerFinishedError(f"run {self._run_id!r} was finished before as {self._status!r}")
+            if self._writer is None and self._if_exists == "refuse" and exists(self._directory):
+                self._status = status  # nothing was logged here: the run that is there is not ours
+                return
+            writer = self._open()
+            if writer is None:
+                return
+            self._run_info.update(status=status, finished=_now())
+            self._save_config()
+            if status in _FINAL:
+                writer.finish()
+            else:
+                writer.close()
+            self._status = status
+
+    def run_id(self) -> str:
+        """Return the run's id, which a resume keeps and which no other run has."""
+        return self._run_id
+
+    def run_url(self) -> None:
+        """Return ``None``: the run is a local directory, :attr:`run_dir`."""
+
+    def logger_state(self) -> dict[str, JSON]:
+        """Return where the run is and how far it has come, per context."""
+        with self._mutex:
+            steps: dict[str, JSON] = dict(self._steps)
+            return {
+                "run_id": self._run_id,
+                "directory": str(self._directory.resolve()),
+                "step": max(self._steps.values(), default=-1),
+                "steps": steps,
+            }
+
+    def reattach(self, state: Any) -> None:
+        """Go on with the run of ``state``, without anything that was logged after it was taken.
+
+        Works on a live run that died, on a finished one, and on one that was moved: the directory is
+        this logger's, and the run in it must have the state's id.
+
+        Raises:
+            RecordError: the state is none of ours, or the directory holds another run or none.
+            RunLockedError: another live process writes the run.
+        """
+        run_id, steps = _check_state(state)
+        with self._mutex:
+            if self._inert is not None:
+                return
+            if self._writer is not None and self._writer.lost is None:
+                if self._run_id != run_id:
+                    raise RecordError(
+                        f"this logger has begun run {self._run_id!r} already, and the state is of {run_id!r}: "
+                        f"reattach before logging anything"
+                    )
+                self._writer.close()
+            self._check_identity(run_id, steps, state)
+            self._run_id = run_id
+            self._steps = dict(steps)
+            self._status = None
+            self._start("append", _cut_after(steps))
+
+    def _check_identity(self, run_id: str, steps: Mapping[str, int], state: Mapping[str, Any]) -> None:
+        if not exists(self._directory):
+            if steps:
+                raise RecordError(
+                    f"there is no run in {self._directory.resolve()}; the state is of run {run_id!r}, which was "
+                    f"in {state.get('directory')}: create the logger with the directory where that run is now"
+                )
+            return
+        from plattli.reader import Reader  # noqa: PLC0415 - only a resume reads
+
+        with Reader(self._directory) as reader:
+            config = reader.config()
+        found = config.get(RUN_KEY, {}).get("id") if isinstance(config, dict) else None
+        if found != run_id:
+            raise RecordError(
+                f"{self._directory.resolve()} holds run {found!r}, and the state is of run {run_id!r}: create "
+                f"the logger with the directory of that run"
+            )
+
+    def _open(self) -> RowWriter | None:
+        """Return the writer, started if need be; ``None`` for a copy that must not write."""
+        if self._inert is not None:
+            self._warn_once(f"this copy of the logger of run {self._run_id!r} writes nothing: {self._inert}")
+            return None
+        if self._status is not None:
+            raise LoggerFinishedError(
+                f"run {self._run_id!r} is finished as {self._status!r}; to go on with it, reattach a state or "
+                f"create a logger with if_exists='append'"
+            )
+        if self._writer is None:
+            if self._if_exists == "refuse" and exists(self._directory):
+                raise RunExistsError(
+                    f"there is a run already in {self._directory.resolve()}; to go on with it from a checkpoint, "
+                    f"call reattach(state) first; to go on after its last step, create the logger with "
+                    f"if_exists='append'; to remove it, with if_exists='replace'"
+                )
+            self._start("replace" if self._if_exists == "replace" else "append", lambda name: None)
+        elif self._writer.lost is not None:
+            self._writer.refuse()
+        return self._writer
+
+    def _start(self, if_exists: Literal["append", "replace"], cut: Any) -> None:
+        writer = RowWriter(
+            self._directory, hotsize=self._hotsize, floats=self._floats, if_exists=if_exists, cut=cut
+        )
+        config = writer.read_config()
+        self._config = config if isinstance(config, dict) else {"config": config}
+        run = self._config.setdefault(RUN_KEY, {})
+        if if_exists == "append" and isinstance(run.get("id"), str):
+            self._run_id = run["id"]
+        run.setdefault("tags", {})
+        run.setdefault("started", _now())
+        run.setdefault("params_history", [])
+        run.update(
+            id=self._run_id,
+            status="running",
+            finished=None,
+            versions={"plattli-loggers": __version__, "python": platform.python_version()},
+        )
+        self._writer = writer
+        self._save_config()
+        if not self._steps:
+            for name in writer.metrics:
+                context, slash, _ = name.partition("/")
+                if slash and context != "other":
+                    self._steps[context] = max(self._steps.get(context, -1), writer.newest_of(name))
+
+    @property
+    def _run_info(self) -> dict[str, Any]:
+        info: dict[str, Any] = self._config[RUN_KEY]
+        return info
+
+    def _save_config(self) -> None:
+        if self._writer is not None:
+            self._writer.set_config(self._config)
+
+    # ---- around the verbs -------------------------------------------------------------------------
+
+    def backend(self) -> RowWriter | None:
+        """Return the run's writer, ``None`` before the first verb."""
+        return self._writer
+
+    def logger_info(self) -> dict[str, JSON]:
+        """Return what people and tools may want to know."""
+        return {
+            "run_id": self._run_id,
+            "directory": str(self._directory.resolve()),
+            "status": self._status or ("running" if self._writer is not None else "not started"),
+            "step": max(self._steps.values(), default=-1),
+        }
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the identity: a pickled or copied logger writes nothing."""
+        return {
+            "directory": self._directory,
+            "run_id": self._run_id,
+            "floats": self._floats,
+            "walltime": self._walltime,
+            "hotsize": self._hotsize,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+        self._inert = "it is a copy of the logger that does"
+
+    def __repr__(self) -> str:
+        return f"PlattliLogger({str(self._directory)!r}, run_id={self._run_id!r})"
+
+
+#: Loggers of this process, so that a fork's copies can be made inert.
+_LIVE: Final[weakref.WeakSet[PlattliLogger]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for logger in list(_LIVE):
+        logger._inert = "it is in a forked process, and the parent goes on with the run"
+        logger._writer = None
+        logger._mutex = threading.RLock()  # another thread may have held it at the fork
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _cut_after(steps: Mapping[str, int]) -> Any:
+    """Return the first step to remove, by stored metric name."""
+    last = max(steps.values(), default=-1)
+    contexts = sorted(steps, key=len, reverse=True)
+    stored = [(_names.encode(f"{context}/x").removesuffix("x"), steps[context]) for context in contexts]
+
+    def cut(name: str) -> int:
+        for prefix, step in stored:
+            if name.startswith(prefix):
+                return step + 1
+        # values of the run as a whole follow its step; a context that the state does not know is newer
+        return last + 1 if "/" not in name or name.startswith("other/") else 0
+
+    return cut
+
+
+def _check_state(state: Any) -> tuple[str, dict[str, int]]:
+    run_id = state.get("run_id") if isinstance(state, Mapping) else None
+    steps = state.get("steps") if isinstance(state, Mapping) else None
+    if (
+        not isinstance(run_id, str)
+        or not isinstance(steps, Mapping)
+        or not all(isinstance(c, str) and type(s) is int for c, s in steps.items())
+    ):
+        raise RecordError(
+            f"expected the state of a PlattliLogger (run_id, directory, step, steps), got {state!r:.200}"
+        )
+    return run_id, dict(steps)
+
+
+def _storable(step: int) -> int:
+    if step > MAX_STEP:
+        raise StepError(f"step {step} is beyond 2**32 - 1, the last one that a Plättli run can store")
+    return step
+
+
+def _new_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

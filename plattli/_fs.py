@@ -1,0 +1,266 @@
+"""File-system durability: the only place that knows how bytes become safe, and who owns a run.
+
+What the rest of the package relies on:
+
+- :func:`replace_file` is atomic: a reader sees the old bytes or the new ones, and so does a new
+  process after a kill at any point.
+- :func:`append_at` never extends a file over a gap and never leaves an old tail behind the new bytes.
+- :class:`RunLock` lets one live writer own a run directory. The lock falls when its owner dies,
+  however it dies, so nobody ever deletes a lock file by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import socket
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+try:
+    import fcntl
+except ImportError:  # no POSIX locks on this platform: RunLock says so when it is taken
+    fcntl = None  # type: ignore[assignment]
+
+from plattli._format import TMP_SUFFIX
+from plattli.errors import RunLockedError
+
+LOCK_FILE: Final = ".plattli.lock"
+#: How long a writer waits for a lock: somebody who only looks at it holds it for microseconds.
+_LOCK_PATIENCE_S: Final = 1.0
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write every byte of ``data``, or raise ``OSError``."""
+    written = os.write(fd, data)
+    while written < len(data):
+        data = memoryview(data)[written:]
+        written = os.write(fd, data)
+
+
+def sync_dir(path: str | os.PathLike[str]) -> None:
+    """Make the directory's entries (new names, renames, removals) survive a power loss."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Make the file's bytes survive a power loss."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Give ``path`` the content ``data``, atomically: through a temporary file beside it.
+
+    ``sync=False`` leaves out the fsyncs: still atomic for every process, not for a power loss.
+    """
+    temporary = path.with_name(path.name + TMP_SUFFIX)
+    # a link under the temporary name must not lead the bytes somewhere else
+    if temporary.is_symlink():
+        temporary.unlink()
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        write_all(fd, data)
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    if sync:
+        sync_dir(path.parent)
+
+
+def append_at(path: Path, offset: int, data: bytes | memoryview) -> None:
+    """Write ``data`` at byte ``offset``, which is where the file's good content ends.
+
+    Longer files are cut to ``offset`` first (a torn tail of a dead writer). A shorter file is an
+    error: extending it would invent bytes.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(fd).st_size
+        if size < offset:
+            raise OSError(errno.EIO, f"file ends at byte {size}, but {offset} bytes belong there", str(path))
+        if size > offset:
+            os.ftruncate(fd, offset)
+        os.lseek(fd, offset, os.SEEK_SET)
+        write_all(fd, data)
+    finally:
+        os.close(fd)
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut the file to ``size`` bytes; a missing or shorter file stays as it is."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > size:
+            os.truncate(path, size)
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Unlink the files that exist."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+# ---- who owns a run -------------------------------------------------------------------------------
+
+
+class RunLock:
+    """The right to write one run directory, held until :meth:`release` or the end of the process.
+
+    The file ``<run root>/.plattli.lock`` lies beside ``plattli/``, so that no other implementation
+    and no archive ever sees it. It names its owner: ``{"host", "pid", "started", "token"}``.
+
+    Within one process a newer lock fences the older one: :attr:`lost` then says why, and the older
+    writer must stop. After a fork the child's copy is lost too.
+    """
+
+    _held: Final[weakref.WeakValueDictionary[str, RunLock]] = weakref.WeakValueDictionary()
+
+    def __init__(self, run_root: Path) -> None:
+        """Take the lock of ``run_root``, which must exist.
+
+        Raises:
+            RunLockedError: another live process holds it; the message names it.
+        """
+        #: why this lock no longer counts, or ``None`` while it does
+        self.lost: str | None = None
+        #: called when a newer lock in this process takes over, so that nothing is left half done
+        self.before_takeover: weakref.WeakMethod[Callable[[], None]] | None = None
+        self._fd: int
+        self._key = os.path.realpath(run_root)
+        self._path = run_root / LOCK_FILE
+        self.token = secrets.token_hex(8)
+        older = RunLock._held.get(self._key)
+        if older is not None and older.lost is None:
+            if older.before_takeover is not None and (prepare := older.before_takeover()) is not None:
+                prepare()
+            self._fd = older._fd
+            older._fd = -1
+            older.lost = "a newer writer in this process took the run over"
+        else:
+            self._fd = self._acquire()
+        self._sign()
+        RunLock._held[self._key] = self
+
+    def _acquire(self) -> int:
+        deadline = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            if _try_flock(fd, self._path):
+                # the owner before us may have unlinked the file between our open and our lock
+                try:
+                    same = os.stat(self._path).st_ino == os.fstat(fd).st_ino
+                except FileNotFoundError:
+                    same = False
+                if same:
+                    return fd
+                os.close(fd)
+                continue
+            owner = _read_owner(fd)
+            os.close(fd)
+            if time.monotonic() > deadline:
+                raise RunLockedError(
+                    f"run {self._key} is being written by {describe_owner(owner)}; stop that process, "
+                    f"or write to another directory"
+                )
+            time.sleep(0.01)
+
+    def _sign(self) -> None:
+        owner = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": time.time(),
+            "token": self.token,
+        }
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps(owner).encode(), 0)
+
+    def release(self) -> None:
+        """Give the run back. Calling it again does nothing."""
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        if self.lost is None:
+            self.lost = "the lock was released"
+            # unlink while the lock is still ours, so that nobody else's file is removed
+            self._path.unlink(missing_ok=True)
+        os.close(fd)
+
+    @staticmethod
+    def _after_fork_in_child() -> None:
+        # flock belongs to the open file that both processes share. Closing the child's copy keeps
+        # the lock with the parent and lets it fall when the parent dies.
+        for lock in list(RunLock._held.values()):
+            lock.lost = "this process is a fork of the one that owns the run"
+            if lock._fd >= 0:
+                os.close(lock._fd)
+                lock._fd = -1
+        RunLock._held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=RunLock._after_fork_in_child)
+
+
+def lock_owner(run_root: Path) -> dict[str, Any] | None:
+    """Return who writes the run right now, or ``None`` when nobody does."""
+    try:
+        fd = os.open(run_root / LOCK_FILE, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        if fcntl is None:
+            return _read_owner(fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read_owner(fd)
+        return None
+    finally:
+        os.close(fd)
+
+
+def describe_owner(owner: dict[str, Any]) -> str:
+    """Return ``process 17 on host x since 2026-01-01 12:00:00`` for messages."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(owner.get("started") or 0)))
+    return f"process {owner.get('pid', '?')} on host {owner.get('host', '?')} since {since}"
+
+
+def _try_flock(fd: int, path: Path) -> bool:
+    if fcntl is None:
+        warnings.warn(f"{path}: this platform has no file locks: two writers would not notice each other",
+                      RuntimeWarning, stacklevel=4)
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        warnings.warn(f"{path}: this file system has no locks: two writers would not notice each other",
+                      RuntimeWarning, stacklevel=4)
+    return True
+
+
+def _read_owner(fd: int) -> dict[str, Any]:
+    try:
+        owner = json.loads(os.pread(fd, 4096, 0))
+    except ValueError:  # just being signed
+        owner = {}
+    return owner if isinstance(owner, dict) else {}

@@ -1,0 +1,67 @@
+"""Metric names are file paths: which new names fit beside those that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Final
+
+from plattli._columns import SUFFIXES
+from plattli._format import CONFIG, HOT, HOT_COMPACTING, MANIFEST, TMP_SUFFIX, check_name
+from plattli.errors import MetricNameError
+
+#: Longest file name that common file systems take, less the longest suffix of ours.
+MAX_PART: Final = 255 - len(".indices.tmp")
+#: Files of the folder that a metric must not turn into a directory.
+_OWN_FILES: Final = frozenset(
+    name + end for name in (MANIFEST, CONFIG, HOT, HOT_COMPACTING) for end in ("", TMP_SUFFIX)
+)
+_ENDINGS: Final = tuple(f".{suffix}{end}" for suffix in SUFFIXES for end in ("", TMP_SUFFIX))
+
+
+class PathNames:
+    """The names of a run's metrics, and the folders that their files need."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names: set[str] = set()
+        self._folders: set[str] = set()
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Take a checked name in."""
+        self._names.add(name)
+        self._folders.update(_folders(name))
+
+    def check(self, name: object, run: str) -> None:
+        """Refuse a new name whose files could not be made beside the others.
+
+        Raises:
+            MetricNameError: the format forbids it, a part is too long, or a path would have to be
+                both a file and a folder.
+        """
+        checked = check_name(name, run)
+        if any(len(part.encode()) > MAX_PART for part in checked.split("/")):
+            raise MetricNameError(
+                f"metric name {checked[:60]!r}… has a part of more than {MAX_PART} bytes, which file systems "
+                f"cannot store (run {run!r})"
+            )
+        if (clash := self._clash(checked)) is not None:
+            raise MetricNameError(
+                f"metric name {checked!r} needs {clash!r} to be both a file and a folder (run {run!r}): "
+                f"choose another one"
+            )
+
+    def _clash(self, name: str) -> str | None:
+        for folder in _folders(name):
+            if folder in _OWN_FILES or _is_file_of(folder, self._names):
+                return folder
+        return next((name + ending for ending in _ENDINGS if name + ending in self._folders), None)
+
+
+def _is_file_of(path: str, names: Container[str]) -> bool:
+    return any(path.endswith(ending) and path.removesuffix(ending) in names for ending in _ENDINGS)
+
+
+def _folders(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:i]) for i in range(1, len(parts))]

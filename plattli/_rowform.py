@@ -1,0 +1,93 @@
+"""How rows wait in memory: packed as they will lie in the columns, so that a batch moves in a few steps."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from plattli import _dtypes, _hotlog
+from plattli._columns import Column
+from plattli._format import DTYPES, JSONL
+
+#: the steps of a column's part of a batch, uint32 [n], and its values, [n]
+Piece: TypeAlias = "tuple[np.ndarray[Any, Any], Any]"
+
+
+class Layout:
+    """The metrics of one kind of row: how its numbers are packed, how its line is spelled."""
+
+    __slots__ = ("columns", "folded", "last", "names", "numbers", "numeric", "others", "pack", "table",
+                 "unpack")  # fmt: skip
+
+    def __init__(self, names: tuple[str, ...], columns: list[Column]) -> None:
+        self.names = names
+        self.columns = columns
+        #: positions of the numeric and of the JSON values
+        self.numbers = [i for i, column in enumerate(columns) if column.code != JSONL]
+        self.others = [i for i, column in enumerate(columns) if column.code == JSONL]
+        self.numeric = not self.others
+        codes = [columns[i].code for i in self.numbers]
+        row = struct.Struct("<" + "".join(_dtypes.PACK[code] for code in codes))
+        self.pack = row.pack
+        self.unpack = row.unpack
+        self.table = np.dtype([(f"f{i}", DTYPES[code]) for i, code in enumerate(codes)])
+        #: highest step of a row of this layout, and how much of that its columns know
+        self.last = self.folded = -1
+
+
+class Row:
+    """A hot row: its numbers packed as in the columns, its JSON values as they are."""
+
+    __slots__ = ("layout", "others", "packed")
+
+    def __init__(self, layout: Layout, packed: bytes, others: Sequence[Any]) -> None:
+        self.layout = layout
+        self.packed = packed
+        self.others = others
+
+    def values(self) -> dict[str, Any]:
+        layout = self.layout
+        row = dict(zip((layout.names[i] for i in layout.numbers), layout.unpack(self.packed), strict=True))
+        row.update(zip((layout.names[i] for i in layout.others), self.others, strict=True))
+        return row
+
+    def line(self, step: int) -> bytes:
+        return _hotlog.encode({"step": step, **self.values()})
+
+
+def by_column(
+    rows: list[tuple[int, Row]],
+) -> dict[Column, Piece]:
+    """Turn rows, ordered by step, into each column's steps and values, without a loop over values."""
+    by_layout: dict[Layout, tuple[list[int], list[Row]]] = {}
+    for step, row in rows:
+        steps, members = by_layout.setdefault(row.layout, ([], []))
+        steps.append(step)
+        members.append(row)
+    pieces: dict[Column, list[Piece]] = {}
+    for layout, (steps, members) in by_layout.items():
+        indices = np.array(steps, np.uint32)
+        table = np.frombuffer(b"".join(row.packed for row in members), layout.table)
+        for position, i in enumerate(layout.numbers):
+            pieces.setdefault(layout.columns[i], []).append((indices, table[f"f{position}"]))
+        for position, i in enumerate(layout.others):
+            values = [row.others[position] for row in members]
+            pieces.setdefault(layout.columns[i], []).append((indices, values))
+    return {column: _in_step_order(column, parts) for column, parts in pieces.items()}
+
+
+def _in_step_order(
+    column: Column, parts: list[Piece]
+) -> Piece:
+    if len(parts) == 1:
+        return parts[0]
+    steps = np.concatenate([part[0] for part in parts])
+    order = np.argsort(steps, kind="stable")
+    if column.code == JSONL:
+        values = [value for part in parts for value in part[1]]
+        return steps[order], [values[i] for i in order]
+    numbers = np.concatenate([np.asarray(part[1]).astype(DTYPES[column.code]) for part in parts])
+    return steps[order], numbers[order]

@@ -1,0 +1,225 @@
+"""Where a run's files are read from: a folder, or an archive with the same files in it.
+
+Both hand out :class:`Blob`, random access to the bytes of one file. Files are named by what the
+manifest says, which was checked to stay inside the run (:func:`plattli._format.check_name`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Literal, Protocol
+
+from plattli._format import ARCHIVE, MANIFEST, METRIC_DIR, run_name
+from plattli.errors import CorruptRunError, MissingFileError, NotARunError, ReaderClosedError
+
+_HEADER_MAGIC = b"PK\x03\x04"
+_HEADER_SIZE = 30  # ends with the lengths of name and extra field, which follow it
+_ENCRYPTED = 1  # flag bit
+#: What zipfile raises for archives that are damaged, encrypted or packed by other methods.
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError, struct.error)
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+
+
+class Blob(Protocol):
+    """The bytes of one file."""
+
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return ``length`` bytes from ``offset`` on; fewer if the file has become shorter."""
+
+
+class Source(Protocol):
+    """The files of one run."""
+
+    kind: Literal["dir", "zip"]
+    root: Path
+
+    def open(self, file: str) -> AbstractContextManager[Blob]:
+        """Give random access to one file for the length of a ``with`` block.
+
+        Raises:
+            MissingFileError: there is no such file.
+            CorruptRunError: it is not something that can be read.
+            ReaderClosedError: the source was closed.
+        """
+
+    def read(self, file: str) -> bytes:
+        """Return a whole file. Raises what :meth:`open` raises."""
+
+    def stamp(self) -> object:
+        """Return something that changes whenever the manifest does, ``None`` if there is none."""
+
+    def close(self) -> None:
+        """Let go of what is held open."""
+
+
+class _Extent:
+    """A stretch of an open file."""
+
+    def __init__(self, descriptor: int, start: int, size: int) -> None:
+        self.size = size
+        self._descriptor = descriptor
+        self._start = start
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, self._start + offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]  # one call returns at most 2 GiB
+        while data and (length := length - len(data)):
+            offset += len(data)
+            data = os.pread(self._descriptor, length, self._start + offset)
+            pieces.append(data)
+        return b"".join(pieces)
+
+
+class _Unpacked:
+    """A compressed member, unpacked as a whole."""
+
+    def __init__(self, data: bytes) -> None:
+        self.size = len(data)
+        self._data = data
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._data[offset : offset + length]
+
+
+class Folder:
+    """The metric folder of a run that is live, or finished without an archive."""
+
+    kind: Literal["dir", "zip"] = "dir"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._manifest = os.path.join(root, MANIFEST)
+
+    @contextmanager
+    def open(self, file: str) -> Iterator[Blob]:
+        """See :meth:`Source.open`."""
+        path = os.path.join(self.root, file)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            raise MissingFileError(f"run {run_name(self.root)!r} has no file {path}") from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise CorruptRunError(f"{path} of run {run_name(self.root)!r} is not a file")
+            yield _Extent(descriptor, 0, status.st_size)
+        finally:
+            os.close(descriptor)
+
+    def read(self, file: str) -> bytes:
+        """See :meth:`Source.read`."""
+        with self.open(file) as blob:
+            return blob.read(0, blob.size)
+
+    def stamp(self) -> object:
+        """See :meth:`Source.stamp`. Writers replace the manifest, they never edit it."""
+        try:
+            status = os.stat(self._manifest)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
+    def successor(self) -> Archive | None:
+        """Return the archive that this folder was turned into, ``None`` if it was not."""
+        return Archive.at(self.root.parent / ARCHIVE) if self.root.name == METRIC_DIR else None
+
+
+class Archive:
+    """A zip with the files of a metric folder at its top level, an immutable snapshot.
+
+    Stored members, which is what writers write, are read in place; others are unpacked on each use.
+    Checksums are verified for the manifest, the config and unpacked members only: columns in a
+    folder have none either, and verifying would cost a read of the whole column.
+    """
+
+    kind: Literal["dir", "zip"] = "zip"
+
+    def __init__(self, root: Path) -> None:
+        """Open an archive.
+
+        Raises:
+            NotARunError: no such file, not a zip, or one without a manifest.
+        """
+        self.root = root
+        try:
+            self._zip: zipfile.ZipFile | None = zipfile.ZipFile(root)
+        except _UNREADABLE as error:
+            raise NotARunError(f"not a plattli archive: {root} ({error})") from error
+        if MANIFEST not in self._zip.NameToInfo:
+            self.close()
+            raise NotARunError(f"not a plattli archive: {root} has no {MANIFEST}")
+        self._starts: dict[str, int] = {}
+
+    @classmethod
+    def at(cls, path: Path) -> Archive | None:
+        """Open the archive at ``path``, ``None`` if there is none."""
+        try:
+            return cls(path) if path.is_file() else None
+        except NotARunError:
+            return None
+
+    @contextmanager
+    def open(self, file: str) -> Iterator[Blob]:
+        """See :meth:`Source.open`."""
+        archive, member = self._member(file)
+        if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & _ENCRYPTED:
+            descriptor = archive.fp.fileno()  # type: ignore[union-attr]  # open, as _member checked
+            yield _Extent(descriptor, self._start(descriptor, member), member.file_size)
+        else:
+            yield _Unpacked(self.read(file))
+
+    def read(self, file: str) -> bytes:
+        """See :meth:`Source.read`."""
+        archive, member = self._member(file)
+        try:
+            return archive.read(member)
+        except _UNREADABLE as error:
+            raise CorruptRunError(f"cannot unpack {file} of {self.root}: {error}") from error
+
+    def _member(self, file: str) -> tuple[zipfile.ZipFile, zipfile.ZipInfo]:
+        if self._zip is None:
+            raise ReaderClosedError(f"the reader of run {run_name(self.root)!r} was closed: open a new one")
+        member = self._zip.NameToInfo.get(file)
+        if member is None:
+            raise MissingFileError(f"run {run_name(self.root)!r} has no {file} in {self.root}")
+        return self._zip, member
+
+    def _start(self, descriptor: int, member: zipfile.ZipInfo) -> int:
+        # the central directory says where the member's header is, and only that header how long it is
+        start = self._starts.get(member.filename)
+        if start is None:
+            header = os.pread(descriptor, _HEADER_SIZE, member.header_offset)
+            if len(header) < _HEADER_SIZE or not header.startswith(_HEADER_MAGIC):
+                raise CorruptRunError(f"{member.filename} has no header where {self.root} says it is")
+            start = member.header_offset + _HEADER_SIZE + sum(struct.unpack("<HH", header[-4:]))
+            self._starts[member.filename] = start
+        if start + member.file_size > os.fstat(descriptor).st_size:
+            raise CorruptRunError(f"{self.root} ends before its member {member.filename} does")
+        return start
+
+    def stamp(self) -> object:
+        """See :meth:`Source.stamp`."""
+        return self.root
+
+    def close(self) -> None:
+        """Close the file; what was read before stays."""
+        if self._zip is not None:
+            self._zip.close()
+            self._zip = None

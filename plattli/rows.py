@@ -1,0 +1,688 @@
+"""The engine of the streaming writers: whole rows, at any step, into a run that no kill can break.
+
+::
+
+    append(step, names, values)
+        │  one write() to hot.jsonl: the row is safe from kill -9 when the call returns
+        ▼
+    rows in memory, packed as they will lie in the columns
+        │  every `hotsize` rows, in a background thread
+        ▼
+    columns: steps, manifest, values, fsync; then the old hot log goes
+
+Steps normally rise. Three things are ordinary too, and cost a little more:
+
+- a metric **joins a step** whose row is still hot (a validate line after the train line of the same
+  step): the merged row is appended once more;
+- a **late row**, between hot rows: appended, or, where that would put one metric's own points out of
+  order, written with the log in order again;
+- a row at or below the **watermark** (the highest step on its way into the columns): it goes to its
+  columns directly. So hot rows always lie above all columns, which is what recovery (ours and that
+  of other implementations) relies on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import numpy as np
+
+from plattli import _config, _dtypes, _fs, _hotlog, _manifest, _packing, _recovery
+from plattli._columns import Column
+from plattli._dtypes import Floats, Json, Promote
+from plattli._format import (
+    ARCHIVE,
+    CONFIG,
+    HOT,
+    HOT_COMPACTING,
+    JSONL,
+    MANIFEST,
+    MAX_STEP,
+    METRIC_DIR,
+)
+from plattli._pathnames import PathNames
+from plattli._rowform import Layout, Row, by_column
+from plattli.errors import (
+    MetricNameError,
+    PlattliError,
+    RunBrokenError,
+    RunExistsError,
+    RunFinishedError,
+    StepError,
+)
+
+__all__ = ["Json", "RowWriter", "exists"]
+
+IfExists: TypeAlias = Literal["refuse", "append", "replace"]
+
+#: A backlog of this many batches makes ``append`` wait for the disk, so that memory stays bounded.
+_BACKLOG: Final = 10
+
+
+class RowWriter:
+    """Write whole rows to a run, at any step, from one thread.
+
+    :class:`~plattli.CompactingWriter` and the loggers stand on this class.
+    """
+
+    def __init__(
+        self,
+        outdir: str | Path,
+        *,
+        hotsize: int,
+        floats: Floats = "exact",
+        promote: Promote = "float",
+        config: Any = None,
+        if_exists: IfExists = "refuse",
+        cut: Callable[[str], int | None] | None = None,
+    ) -> None:
+        """Open or create the run under ``outdir``.
+
+        Args:
+            outdir: the run root; metrics go to ``outdir/plattli``.
+            hotsize: rows in the hot log that start a compaction.
+            floats: how Python floats are stored, see :mod:`plattli._dtypes`.
+            promote: ``"float"`` lets a float turn an integer column into floats.
+            config: JSON data, the path of a file relative to ``outdir``, or ``None`` to keep what
+                exists.
+            if_exists: what to do if there is a run already: ``"append"`` goes on with it, finished or
+                not; ``"replace"`` removes it.
+            cut: with ``"append"``: metric name -> first step to remove, ``None`` to keep the metric.
+
+        Raises:
+            RunExistsError: there is a run and ``if_exists`` is ``"refuse"``.
+            RunLockedError: another live process writes the run.
+            ConfigError: JSON cannot hold the config. Nothing was written in any of these cases.
+        """
+        self.run_root = Path(outdir)
+        self.root = self.run_root / METRIC_DIR
+        self.run = self.run_root.name
+        if self.run == METRIC_DIR:
+            raise RunExistsError(
+                f"outdir {self.run_root} ends in {METRIC_DIR!r}: pass the run root, the folder above it"
+            )
+        self.hotsize = hotsize
+        self._floats: Floats = floats
+        self._rounds = floats == "f32"
+        self._promote: Promote = promote
+        checked = _config.check(config, self.run_root, self.run)
+        self._finished = False
+        self._failure: BaseException | None = None
+        if if_exists == "refuse" and exists(self.run_root):
+            raise RunExistsError(f"there is a run already in {self.run_root}")
+
+        self.run_root.mkdir(parents=True, exist_ok=True)
+        self._lock = _fs.RunLock(self.run_root)
+        self._log = _hotlog.HotLog(self.root)
+        try:
+            self._open(if_exists, cut or (lambda name: None))
+            _config.write(checked, self.root)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._lock.before_takeover = weakref.WeakMethod(self._let_go)
+        weakref.finalize(self, _release, self._lock, self._log)
+
+    # ---- opening ----------------------------------------------------------------------------------
+
+    def _open(self, if_exists: IfExists, cut: Callable[[str], int | None]) -> None:
+        _packing.remove_temporaries(self.run_root)
+        if if_exists == "replace":
+            _remove_run(self.run_root)
+        elif (self.run_root / ARCHIVE).exists():
+            _packing.unpack(self.run_root, self.run)
+        self.root.mkdir(exist_ok=True)
+        self._publishing = threading.Lock()
+        self._batch: _Batch | None = None
+        self._unsynced: set[Column] = set()
+        #: a column's steps changed and the manifest does not say so yet
+        self._stale = False
+        self._layouts: dict[tuple[str, ...], Layout] = {}
+        self._rows: dict[int, Row] = {}
+        self._in_order = True
+
+        recovered = _recovery.recover(self.root, self.run, cut)
+        self._columns = recovered.columns
+        self._names = PathNames(self._columns)
+        #: highest step that is in the columns, or on its way there
+        self._watermark = max((column.last for column in self._columns.values()), default=-1)
+        self._newest = self._watermark
+        if recovered.rows or self._log.path.exists() or self._log.compacting.exists():
+            self._take_back(recovered.rows)
+
+    def _take_back(self, rows: dict[int, dict[str, Any]]) -> None:
+        """Make a dead writer's hot rows ours."""
+        taken = {step: self._taken(row) for step, row in rows.items()}
+        self._log.rewrite([row.line(step) for step, row in taken.items()], sync=True)
+        self._log.drop_compacting()
+        self._rows = taken
+        self._newest = max(self._newest, *taken, -1)
+        if taken and min(taken) <= self._watermark:
+            # an interrupted insertion: hot rows must lie above all columns
+            self.drain()
+
+    def _taken(self, row: dict[str, Any]) -> Row:
+        for name, value in row.items():
+            # other encoders spell what JSON cannot (NaN) as null
+            if value is None and name in self._columns and _dtypes.is_float(self._columns[name].code):
+                row[name] = math.nan
+        plan, unfit = self.plan(tuple(row), tuple(row.values()), floats="exact", promote="float")
+        if unfit:
+            raise next(iter(unfit.values()))
+        self.adopt(plan)
+        return self._pack(tuple(plan), tuple(value for _, value in plan.values()))
+
+    # ---- rows -------------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> int:
+        """The highest step of any row, -1 without rows."""
+        return self._newest
+
+    @property
+    def metrics(self) -> Iterable[str]:
+        """The names of all metrics, in order of first write."""
+        return self._columns.keys()
+
+    def newest_of(self, name: str) -> int:
+        """Return the highest step of one metric, hot rows included; -1 without rows."""
+        self._fold()
+        column = self._columns.get(name)
+        return -1 if column is None else column.newest
+
+    def append(self, step: int, names: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, PlattliError]:
+        """Append one row; when this returns, a kill cannot take it away.
+
+        A (metric, step) that is there already gets the new value. Metrics that are new get a column.
+
+        Args:
+            step: 0 … 2**32 - 1, a Python int.
+            names: [n] metric names, no one twice.
+            values: [n] plain Python numbers, NumPy scalars or JSON data.
+
+        Returns:
+            What could not be stored, by metric; everything else of the row is stored. Empty normally.
+
+        Raises:
+            StepError: the step is out of range. Nothing was written.
+            RunFinishedError, RunBrokenError: the writer can't write any more.
+            OSError: the disk failed. Nothing was written.
+        """
+        if self._lock.lost is not None or self._finished:
+            self.refuse()
+        layout = self._layouts.get(names)
+        unfit: dict[str, PlattliError] = {}
+        if layout is not None and layout.numeric:
+            try:
+                packed = layout.pack(*values)
+                stored = layout.unpack(packed)
+            except (struct.error, OverflowError, TypeError):
+                stored = ()
+            if 0 <= step <= MAX_STEP and (
+                stored == values or (self._rounds and stored and set(map(type, values)) == {float})
+            ):
+                self._place(step, Row(layout, packed, ()), stored)
+                return unfit
+        if not 0 <= step <= MAX_STEP:
+            raise StepError(f"step must be in 0 … {MAX_STEP} (uint32), got {step} (run {self.run!r})")
+        plan, unfit = self.plan(names, values, floats=self._floats, promote=self._promote)
+        if plan:
+            self.adopt(plan)
+            self.commit(step, {name: value for name, (_, value) in plan.items()})
+        return unfit
+
+    def commit(self, step: int, row: dict[str, Any]) -> None:
+        """Append a row of values that :meth:`plan` gave and :meth:`adopt` made room for."""
+        packed = self._pack(tuple(row), tuple(row.values()))
+        self._place(step, packed, packed.layout.unpack(packed.packed))
+
+    def _pack(self, names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+        layout = self._layout(names)
+        packed = layout.pack(*[values[i] for i in layout.numbers])
+        return Row(layout, packed, [values[i] for i in layout.others])
+
+    def _place(self, step: int, row: Row, numbers: tuple[Any, ...]) -> None:
+        layout = row.layout
+        if step > self._newest:
+            if len(self._rows) >= self.hotsize:
+                self._make_batch()
+            if layout.numeric:
+                line = _hotlog.encode({"step": step, **dict(zip(layout.names, numbers, strict=True))})
+            else:
+                line = row.line(step)
+            self._log.append(line)
+            self._rows[step] = row
+            layout.last = self._newest = step
+        elif step > self._watermark:
+            self._place_late(step, row)
+        else:
+            self._place_in_columns(step, row)
+
+    def _place_late(self, step: int, row: Row) -> None:
+        """Put a row among the hot ones."""
+        rows = self._rows
+        old = rows.get(step)
+        if old is not None:
+            merged = old.values() | row.values()
+            row = self._pack(tuple(merged), tuple(merged.values()))
+        if self._in_order:
+            # joining a row keeps the order; a new step keeps each metric's order if none is ahead
+            simple = old is not None or self._is_newest(row, step)
+            in_order = old is not None
+        else:
+            simple, in_order = old is None and self._is_newest(row, step), False
+        if simple:
+            self._log.append(row.line(step))
+            rows[step] = row
+            self._in_order = in_order
+        else:
+            ordered = dict(sorted({**rows, step: row}.items()))
+            self._log.rewrite([r.line(s) for s, r in ordered.items()])
+            self._rows, self._in_order = ordered, True
+        row.layout.last = max(row.layout.last, step)
+
+    def _is_newest(self, row: Row, step: int) -> bool:
+        self._fold()
+        return all(column.newest < step for column in row.layout.columns)
+
+    def _fold(self) -> None:
+        """Let the columns know the highest steps of their hot rows."""
+        for layout in self._layouts.values():
+            if layout.last > layout.folded:
+                layout.folded = layout.last
+                for column in layout.columns:
+                    column.newest = max(column.newest, layout.last)
+
+    def _place_in_columns(self, step: int, row: Row) -> None:
+        """Put a row below the watermark where it belongs."""
+        self.settle()
+        steps = np.array([step], np.uint32)
+        appended: list[tuple[Column, Any]] = []
+        for name, value in row.values().items():
+            column = self._columns[name]
+            if step > column.last:
+                appended.append((column, value))
+                continue
+            position, there = column.row_of(step)
+            if there:
+                column.replace(position, value)
+            else:
+                self._insert(column, position, step, value)
+            self._unsynced.add(column)
+        self._announce([(column, steps) for column, _ in appended], sync=False)
+        for column, value in appended:
+            column.put(steps, [value])
+            self._unsynced.add(column)
+
+    def _insert(self, column: Column, position: int, step: int, value: Any) -> None:
+        """Put a late point between stored ones: its column's tail goes through the hot log again."""
+        steps = [step, *(int(s) for s in column.steps()[position:])]
+        if column.code == JSONL:
+            values = [value, *(_json(line) for line in column.lines()[position:])]
+        else:
+            values = [value, *column.values()[position:].tolist()]
+        tail = dict(zip(steps, ({column.name: v} for v in values), strict=True))
+        hot = {s: r.values() for s, r in self._rows.items()}
+        both = {s: tail.get(s, {}) | hot.get(s, {}) for s in sorted({*tail, *hot})}
+        self._log.rewrite([_hotlog.encode({"step": s, **row}) for s, row in both.items()], sync=True)
+        # from here to the end a kill finds every row in the hot log
+        column.cut(position)
+        self._publish(sync=True)
+        column.cut_files()
+        indices = np.array(steps, np.uint32)
+        self._announce([(column, indices)], sync=True)
+        column.put(indices, values)
+        column.sync()
+        self._log.rewrite([r.line(s) for s, r in self._rows.items()], sync=True)
+
+    # ---- columns ----------------------------------------------------------------------------------
+
+    def _layout(self, names: tuple[str, ...]) -> Layout:
+        layout = self._layouts.get(names)
+        if layout is None:
+            if len(self._layouts) >= 256:  # callers whose rows never look alike
+                self._fold()
+                self._layouts.clear()
+            layout = self._layouts[names] = Layout(names, [self._columns[name] for name in names])
+        return layout
+
+    def plan(
+        self, names: tuple[str, ...], values: tuple[Any, ...], *, floats: Floats, promote: Promote
+    ) -> tuple[dict[str, tuple[str, Any]], dict[str, PlattliError]]:
+        """Return metric -> (storage code, plain value), and the errors of those that don't fit.
+
+        Nothing changes before :meth:`adopt`.
+        """
+        plan: dict[str, tuple[str, Any]] = {}
+        planned = PathNames()
+        unfit: dict[str, PlattliError] = {}
+        for name, value in zip(names, values, strict=True):
+            try:
+                column = self._columns.get(name)
+                if column is None:
+                    self._names.check(name, self.run)
+                    planned.check(name, self.run)
+                code, plain = _dtypes.incoming(value, floats)
+                if column is not None:
+                    if column.code == JSONL and code != JSONL:
+                        plain = _dtypes.plain_json(plain)
+                    code = _dtypes.joined(
+                        column.code,
+                        code,
+                        plain,
+                        integer_range=lambda column=column: self._range(column),  # type: ignore[misc]
+                        promote=promote,
+                    )
+                if code != JSONL:
+                    _dtypes.check_range(code, plain)
+                    plain = float(plain) if _dtypes.is_float(code) else plain
+                plan[name] = code, plain
+                if column is None:
+                    planned.add(name)
+            except MetricNameError as error:
+                unfit[name] = error
+            except PlattliError as error:
+                unfit[name] = _dtypes.describe(error, name, self.run)
+        return plan, unfit
+
+    def adopt(self, plan: dict[str, tuple[str, Any]]) -> None:
+        """Register the new metrics of a plan and widen the columns that need it."""
+        changed = False
+        obsolete: list[Path] = []
+        for name, (code, _) in plan.items():
+            column = self._columns.get(name)
+            if column is None:
+                column = Column(self.root, name, code)
+                # of a writer that died before its first manifest
+                _fs.remove([*column.other_files(), column.path])
+                with self._publishing:
+                    self._columns[name] = column
+                self._names.add(name)
+                changed = True
+            elif column.code != code:
+                self.settle()
+                self._fold()
+                if (old := column.rewrite(code)) is not None:
+                    obsolete.append(old)
+                self._layouts = {n: x for n, x in self._layouts.items() if column not in x.columns}
+                changed = True
+        if changed:
+            # no fsync in the caller's thread: the next batch syncs the manifest before it drops rows
+            self._publish(sync=bool(obsolete))
+        _fs.remove(obsolete)
+
+    def _range(self, column: Column) -> tuple[int, int]:
+        """Return (min, max) over 0 and all values of an integer column, hot ones included."""
+        self.settle()
+        stored = column.values()
+        numbers = [0, *((int(stored.min()), int(stored.max())) if len(stored) else ())]
+        numbers += [r.values()[column.name] for r in self._rows.values() if column in r.layout.columns]
+        return min(numbers), max(numbers)
+
+    def _publish(self, *, sync: bool, run_rows: int | None = None) -> None:
+        with self._publishing:
+            # before the specs are read: what a batch announces from now on needs another manifest
+            self._stale = False
+            specs = {name: column.spec() for name, column in self._columns.items()}
+            try:
+                _fs.replace_file(self.root / MANIFEST, _manifest.dump(specs, run_rows), sync=sync)
+            except OSError:
+                self._stale = True
+                raise
+
+    def _announce(self, parts: Iterable[tuple[Column, np.ndarray[Any, Any]]], *, sync: bool) -> None:
+        """Put the steps of coming values where they belong, and say so in the manifest if need be."""
+        for column, steps in parts:
+            if column.announce(steps):
+                self._stale = True
+        if self._stale:
+            self._publish(sync=sync)
+
+    # ---- compaction -------------------------------------------------------------------------------
+
+    def _make_batch(self) -> None:
+        """Hand all rows but the newest to a background thread, unless one is still at work."""
+        batch = self._batch
+        if batch is not None:
+            if batch.is_alive():
+                if len(self._rows) < _BACKLOG * self.hotsize:
+                    return
+                batch.join()
+            if batch.error is not None:
+                self._retry(batch)
+                return
+            self._batch = None
+        rows = self._rows
+        keep = self._newest
+        kept = {keep: rows[keep]} if keep in rows else {}
+        if len(rows) == len(kept):
+            return
+        # the newest row stays hot, so that a second line of its step still finds it
+        self._log.rotate([row.line(step) for step, row in kept.items()])
+        self._rows = kept
+        moved = [(step, row) for step, row in rows.items() if step not in kept]
+        if not self._in_order:
+            moved.sort(key=lambda item: item[0])
+        self._in_order = True
+        self._watermark = max(self._watermark, moved[-1][0])
+        self._batch = _Batch(self, moved)
+        self._batch.start()
+
+    def _retry(self, batch: _Batch) -> None:
+        if not batch.told:
+            batch.told = True
+            warnings.warn(
+                f"run {self.run!r}: rows could not be moved from the hot log to their columns "
+                f"({batch.error}); they stay in {self._log.compacting} and the move is tried again",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        if len(self._rows) >= _BACKLOG * self.hotsize:
+            # memory must stay bounded: from here on the disk has to take rows before the caller goes on
+            self.settle()
+            return
+        self._batch = again = _Batch(self, batch.rows)
+        again.told = True
+        again.start()
+
+    def settle(self) -> None:
+        """Wait until no row is on its way into the columns.
+
+        Raises:
+            RunBrokenError: the disk did not take them, twice; they are still in the hot log.
+        """
+        batch = self._batch
+        if batch is None:
+            return
+        batch.join()
+        if batch.error is not None:
+            batch.error = None
+            batch.run()
+        if batch.error is not None:
+            raise RunBrokenError(
+                f"rows of run {self.run!r} cannot be moved to their columns: {batch.error}; they are safe in "
+                f"{self._log.compacting} and are moved when the disk takes them again"
+            ) from batch.error
+        self._batch = None
+
+    def drain(self) -> None:
+        """Return when every row accepted so far is in the columns."""
+        self.settle()
+        if not self._rows:
+            return
+        rows = sorted(self._rows.items(), key=lambda item: item[0])
+        self._fold()
+        self._compact(rows)
+        self._log.rewrite([])
+        self._rows = {}
+        self._in_order = True
+        self._watermark = max(self._watermark, rows[-1][0])
+
+    def _compact(self, rows: list[tuple[int, Row]]) -> None:
+        """Append rows, ordered by step, to their columns. Runs again from where a failure stopped it."""
+        pieces = by_column(rows)
+        todo: list[tuple[Column, np.ndarray[Any, Any], Any]] = []
+        for column, (steps, values) in pieces.items():
+            new = int(np.searchsorted(steps, column.last, "right")) if column.last >= 0 else 0
+            if new < len(steps):
+                todo.append((column, steps[new:], values[new:]))
+        self._announce([(column, steps) for column, steps, _ in todo], sync=True)
+        for column, steps, values in todo:
+            column.put(steps, values)
+        # the log that holds these rows goes next: they must be as safe without it
+        unsynced, self._unsynced = self._unsynced, set()
+        for column in {*pieces, *unsynced}:
+            column.sync()
+
+    # ---- config, the end --------------------------------------------------------------------------
+
+    def set_config(self, config: Any) -> None:
+        """Replace ``config.json``, atomically; the rules are those of the constructor's ``config``."""
+        if self._lock.lost is not None or self._finished:
+            self.refuse()
+        _config.write(_config.check(config, self.run_root, self.run), self.root)
+
+    def read_config(self) -> Any:
+        """Return what ``config.json`` holds."""
+        return _json((self.root / CONFIG).read_bytes())
+
+    def close(self) -> None:
+        """Let go of the run, which stays resumable. Calling it again does nothing."""
+        if self._lock.lost is None and not self._finished:
+            try:
+                self.settle()
+            finally:
+                self._log.close()
+                self._lock.release()
+
+    def _let_go(self) -> None:
+        """Leave nothing half done for a newer writer in this process, which takes over now."""
+        if self._batch is not None:
+            self._batch.join()
+        self._log.close()
+
+    def finish(
+        self, optimize: bool = True, zip: bool = True, config_overrides: dict[str, Any] | None = None
+    ) -> None:
+        """Move every row to the columns, close them, and archive the run.
+
+        A kill at any point leaves a run that reads whole and can be opened again.
+
+        Args:
+            optimize: narrow integer columns and write regular steps as segments.
+            zip: end as ``<outdir>/metrics.plattli`` instead of the folder ``plattli``.
+            config_overrides: shallowly merged into the final config.
+
+        Raises:
+            ConfigError: bad overrides. Nothing has changed.
+        """
+        if self._lock.lost is not None or self._finished:
+            self.refuse()
+        config = None
+        if config_overrides is not None:
+            config = _config.merged(self.root, config_overrides, self.run)
+        self.drain()
+        self._log.close()
+        self._log.rewrite([])
+        columns = self._columns.values()
+        obsolete: list[Path] = []
+        for column in columns:
+            obsolete += column.finish(optimize=optimize)
+            if optimize and _dtypes.is_int(column.code) and column.rows:
+                values = column.values()
+                code = _dtypes.tightest(int(values.min()), int(values.max()))
+                if code != column.code and (old := column.rewrite(code)) is not None:
+                    obsolete.append(old)
+        # one manifest for all of it: before, readers find the old files; after, the new ones
+        self._publish(sync=True, run_rows=max((column.rows for column in columns), default=0))
+        _fs.remove(obsolete)
+        _recovery.remove_leftovers(self.root, columns)
+        self._finished = True
+        try:
+            if zip:
+                _packing.pack(self.run_root, config)
+            elif config is not None:
+                _fs.replace_file(self.root / CONFIG, config)
+        finally:
+            self._lock.release()
+
+    def refuse(self) -> None:
+        """Raise what explains :attr:`lost`."""
+        if self._finished:
+            raise RunFinishedError(f"the writer of run {self.run!r} is finished; open a new one to go on")
+        raise RunFinishedError(f"the writer of run {self.run!r} cannot go on: {self._lock.lost}")
+
+    @property
+    def lost(self) -> str | None:
+        """Why this writer may no longer write (finished, taken over, forked), or ``None``."""
+        return "it is finished" if self._finished else self._lock.lost
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Batch(threading.Thread):
+    """Rows on their way into the columns. Lives until they are there; the interpreter waits for it."""
+
+    def __init__(self, writer: RowWriter, rows: list[tuple[int, Row]]) -> None:
+        super().__init__(name=f"plattli-compaction-{writer.run}")
+        self.rows = rows
+        self.error: Exception | None = None
+        self.told = False
+        self._writer: RowWriter | None = writer
+
+    def run(self) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            writer._compact(self.rows)
+            writer._log.drop_compacting()
+        except Exception as error:  # told by whoever waits for the batch: the rows are still in the hot log
+            self.error = error
+        else:
+            self._writer = None  # the writer must not wait for the cycle collector
+
+
+def exists(run_root: Path) -> bool:
+    """Tell whether a writer would find rows, or the promise of rows, under ``run_root``."""
+    root = run_root / METRIC_DIR
+    files = (run_root / ARCHIVE, root / MANIFEST, root / HOT, root / HOT_COMPACTING)
+    return any(path.exists() for path in files)
+
+
+def _remove_run(run_root: Path) -> None:
+    root = run_root / METRIC_DIR
+    if not exists(run_root):
+        return
+    # the manifest last: until then a kill leaves something that is still recognised as a run
+    _fs.remove([run_root / ARCHIVE])
+    if root.is_dir():
+        for path in sorted(root.rglob("*"), key=lambda p: (p.name == MANIFEST, -len(p.parts))):
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
+
+
+def _release(lock: _fs.RunLock, log: _hotlog.HotLog) -> None:
+    log.close()
+    lock.release()
+
+
+def _json(data: bytes) -> Any:
+    return json.loads(data)
