@@ -165,7 +165,7 @@ class PlattliLogger:
                 row.append(float(axes["walltime"]) if "walltime" in axes else time.time())
             unfit = writer.append(step, line[0], tuple(row))
             if step > self._steps.get(context, -1):
-                self._steps[context] = step
+                self._reached(context, step)
         if unfit or problems:
             raise_for(
                 {**problems, **{_names.decode(name): str(error) for name, error in unfit.items()}},
@@ -240,7 +240,7 @@ class PlattliLogger:
         full = name if context is None else f"{check_context(context)}/{name}"
         self._append_json(full, at, {"epoch": check_epoch(epoch), "labels": classes, "matrix": rows})
         if context is not None:
-            self._steps[context] = max(at, self._steps.get(context, -1))
+            self._reached(context, max(at, self._steps.get(context, -1)))
 
     def _append_json(self, full_name: str, step: int, data: Any) -> None:
         with self._mutex:
@@ -252,6 +252,13 @@ class PlattliLogger:
             raise_for(
                 {full_name: str(error) for error in unfit.values()}, where=f"run {self._directory.name!r}"
             )
+
+    def _reached(self, context: str, step: int) -> None:
+        if "/" in context and context not in self._run_info.setdefault("contexts", []):
+            # readers split a metric's name at the first slash unless the run says otherwise
+            self._run_info["contexts"].append(context)
+            self._save_config()
+        self._steps[context] = step
 
     def _current_step(self) -> int:
         return max(self._steps.values(), default=0)
@@ -374,10 +381,12 @@ class PlattliLogger:
         return self._writer
 
     def _start(self, if_exists: Literal["append", "replace"], cut: Any) -> None:
+        fresh = not exists(self._directory)
         writer = RowWriter(
             self._directory, hotsize=self._hotsize, floats=self._floats, if_exists=if_exists, cut=cut
         )
-        config = writer.read_config()
+        # a writer that died before its first metric may have left a config: that was another run
+        config = {} if fresh or if_exists == "replace" else writer.read_config()
         self._config = config if isinstance(config, dict) else {"config": config}
         run = self._config.setdefault(RUN_KEY, {})
         if if_exists == "append" and isinstance(run.get("id"), str):
@@ -397,6 +406,7 @@ class PlattliLogger:
             for name in writer.metrics:
                 context, slash, _ = name.partition("/")
                 if slash and context != "other":
+                    context = _names.decode(context)
                     self._steps[context] = max(self._steps.get(context, -1), writer.newest_of(name))
 
     @property

@@ -1,0 +1,34 @@
+"""Everything that talks to somebody else's package.
+
+The names below are loaded when they are used: importing ``adapters`` loads no third-party package.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adapters.backends.tensorboard import TensorBoardLogger as TensorBoardLogger
+    from adapters.backends.wandb import WandbLogger as WandbLogger
+    from adapters.fanout import TeeLogger as TeeLogger
+
+_HOMES = {
+    "TeeLogger": "adapters.fanout",
+    "TensorBoardLogger": "adapters.backends.tensorboard",
+    "WandbLogger": "adapters.backends.wandb",
+}
+
+__all__ = ["TeeLogger", "TensorBoardLogger", "WandbLogger"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

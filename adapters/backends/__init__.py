@@ -1,0 +1,1 @@
+"""Our verbs in, their tracker out: one module a backend."""

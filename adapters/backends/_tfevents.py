@@ -1,0 +1,287 @@
+"""Event files: records with checksums, appended to a file that TensorBoard follows.
+
+::
+
+    file   = record*                                    events.out.tfevents.<seconds>.<host>.<pid>
+    record = length (u64) crc(length) event crc(event)  little-endian, CRC-32C, masked
+
+One record is one ``write`` to a file opened for appending, so a reader never sees half of one for
+long, threads never mix theirs, and after ``kill -9`` everything that was written is there. A reader
+stops for good at a damaged record; so a file whose last write failed is left alone, and the next
+record opens a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Protocol
+
+from adapters import _require
+from adapters.backends import _tfproto
+
+_NAME: Final = re.compile(r"tfevents\.(\d+)")
+#: Sorts before every other event file, so that a reader meets it first.
+_FIRST: Final = "events.out.tfevents.0000000000."
+_length = struct.Struct("<Q")
+_crc_pair = struct.Struct("<I")
+
+
+class _Framer(Protocol):
+    def __call__(self, event: bytes, /) -> bytes: ...
+
+
+def _crc32c(who: str) -> Callable[[bytes], int]:
+    value: Callable[[bytes], int] = _require.require("google_crc32c", extra="tensorboard", who=who).value
+    return value
+
+
+def _masked(crc: int) -> int:
+    # as records store it, so that data may hold checksums of its own
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFF_FFFF
+
+
+def framer(crc: Callable[[bytes], int]) -> _Framer:
+    """Return the function that makes a record of an event.
+
+    Args:
+        crc: CRC-32C of bytes.
+    """
+    length, pair = _length.pack, _crc_pair.pack
+
+    @lru_cache(maxsize=4096)  # rows of one shape have one length
+    def head(size: int) -> bytes:
+        return length(size) + pair(_masked(crc(length(size))))
+
+    def frame(event: bytes) -> bytes:
+        return b"".join((head(len(event)), event, pair(_masked(crc(event)))))
+
+    return frame
+
+
+def event_files(directory: str) -> list[str]:
+    """Return the names of the files in ``directory`` that TensorBoard would read, in its order."""
+    try:
+        return sorted(name for name in os.listdir(directory) if "tfevents" in name)
+    except FileNotFoundError:
+        return []
+
+
+def read_span(path: str, start: int, end: int, *, who: str) -> list[bytes] | None:
+    """Return the events in the bytes ``start .. end`` of an event file.
+
+    Returns:
+        The events, or ``None`` if the file is gone, too short, or damaged there.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read(end - start)
+    except FileNotFoundError:
+        return None
+    if len(data) != end - start:
+        return None
+    frame = framer(_crc32c(who))
+    events, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 8], "little")
+        event = data[at + 12 : at + 12 + size]
+        if frame(event) != data[at : at + size + 16]:
+            return None
+        events.append(event)
+        at += size + 16
+    return events
+
+
+def replace_first_file(directory: str, name: str, events: Iterable[bytes], *, who: str) -> None:
+    """Write a small event file in one step: a reader sees the old one or the new one, complete.
+
+    Args:
+        directory: the run.
+        name: what to call it; it sorts before the other event files.
+        events: what it holds, after the version.
+        who: who asks, for the message if a package is missing.
+    """
+    frame = framer(_crc32c(who))
+    target = os.path.join(directory, _FIRST + name)
+    # TensorBoard reads whatever has "tfevents" in its name, so the draft must not
+    draft = os.path.join(directory, f".{name}.{os.getpid()}")
+    data = b"".join(map(frame, (_tfproto.version_event(time.time()), *events)))
+    try:
+        Path(draft).write_bytes(data)
+        os.replace(draft, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+
+
+class EventWriter:
+    """Appends events to one run directory. This is what ``backend(logger)`` hands out.
+
+    The first record opens the file. A process opens a file of its own, named so that it sorts behind
+    every other one of the directory, because that is the order in which TensorBoard reads.
+
+    ``scalar``, ``text`` and ``image`` are for what the ten verbs have no word for. They do not know
+    what the logger has written: TensorBoard's fast reader drops all newer points of a tag when an
+    older step follows, so keep to increasing steps per tag. After ``fork`` the child's copy of a
+    writer does nothing.
+
+    Args:
+        directory: the run; made with the first record.
+        ahead: events to write ahead of that first record.
+        who: who asks, for the message if a package is missing.
+
+    Raises:
+        ImportError: ``google-crc32c`` is not installed.
+    """
+
+    def __init__(self, directory: str, *, ahead: Iterable[bytes] = (), who: str = "EventWriter") -> None:
+        self._frame = framer(_crc32c(who))
+        self._directory = directory
+        self._ahead = [*ahead]
+        self._close: weakref.finalize[..., EventWriter] | None = None
+        self._fd = -1
+        #: [name, bytes of whole records] of each file, oldest first.
+        self.files: list[tuple[str, int]] = []
+        #: The process that may write.
+        self.pid = os.getpid()
+        self._name = ""
+        self._size = 0
+
+    # --- for users ------------------------------------------------------------------------------------
+
+    def scalar(self, tag: str, value: float, step: int, *, wall_time: float | None = None) -> None:
+        """Write one number under ``tag``, as float32.
+
+        Args:
+            tag: where; what stands before the first ``/`` groups the charts.
+            value: the number. NaN and the infinities are kept.
+            step: the x axis.
+            wall_time: Unix seconds; now by default.
+
+        Raises:
+            OSError: the disk refused it.
+        """
+        if self.pid == os.getpid():
+            self.write(_tfproto.ScalarRow((tag,)).event((value,), step, _now(wall_time)))
+
+    def text(self, tag: str, markdown: str, step: int, *, wall_time: float | None = None) -> None:
+        """Write a piece of markdown, shown in the Text tab.
+
+        Args:
+            tag, step, wall_time: as for :meth:`scalar`.
+            markdown: the text.
+
+        Raises:
+            OSError: the disk refused it.
+        """
+        if self.pid == os.getpid():
+            value = _tfproto.text_value(tag, markdown)
+            self.write(_tfproto.summary_event(value, step, _now(wall_time)))
+
+    def image(
+        self, tag: str, png: bytes, step: int, *, height: int, width: int, wall_time: float | None = None
+    ) -> None:
+        """Write a picture, shown in the Images tab.
+
+        Args:
+            tag, step, wall_time: as for :meth:`scalar`.
+            png: the encoded picture; whatever a browser shows will do.
+            height, width: in pixels.
+
+        Raises:
+            OSError: the disk refused it.
+        """
+        if self.pid == os.getpid():
+            value = _tfproto.image_value(tag, png, height=height, width=width)
+            self.write(_tfproto.summary_event(value, step, _now(wall_time)))
+
+    # --- for the logger ---------------------------------------------------------------------------------
+
+    def write(self, event: bytes) -> None:
+        """Append one encoded event, in one system call.
+
+        Raises:
+            OSError: the disk refused it. The event is not in the file, and the next one goes to a
+                new file.
+        """
+        if self._fd < 0:
+            self.open((event,))
+            return
+        record = self._frame(event)
+        try:
+            _put(self._fd, record)
+        except BaseException:
+            self.close()  # half a record may be there, behind which no reader would look
+            raise
+        self._size += len(record)
+
+    def open(self, events: Iterable[bytes] = ()) -> None:
+        """Open the next file, with ``events`` behind those that were to go ahead of the first one.
+
+        Raises:
+            OSError: the disk refused it. No file is left behind.
+        """
+        self.close()
+        os.makedirs(self._directory, exist_ok=True)
+        name = _next_name(self._directory)
+        path = os.path.join(self._directory, name)
+        data = b"".join(map(self._frame, (_tfproto.version_event(time.time()), *self._ahead, *events)))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        try:
+            _put(fd, data)
+        except BaseException:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
+        self._ahead = []
+        self._name, self._size = name, len(data)
+        self._fd = fd
+        self._close = weakref.finalize(self, os.close, fd)
+
+    def position(self) -> tuple[int, int]:
+        """Return where the next record will begin: which file of :attr:`spans`, and at which byte."""
+        return (len(self.files), self._size if self._fd >= 0 else 0)
+
+    def spans(self, since: tuple[int, int]) -> list[tuple[str, int, int]]:
+        """Return file name, first and last byte of all that was written after ``since``."""
+        number, start = since
+        files = [*self.files, (self._name, self._size)] if self._fd >= 0 else self.files
+        spans = [(name, 0, size) for name, size in files[number:]]
+        if spans:
+            spans[0] = (spans[0][0], start, spans[0][2])
+        return spans
+
+    def close(self) -> None:
+        """Close the file. A later record opens a new one."""
+        if self._close is not None and self._fd >= 0:
+            self.files.append((self._name, self._size))
+            self._fd = -1
+            self._close()
+
+
+def _now(wall_time: float | None) -> float:
+    return time.time() if wall_time is None else wall_time
+
+
+def _put(fd: int, data: bytes) -> None:
+    done = os.write(fd, data)
+    while done < len(data):
+        # a nearly full disk or a signal: the rest, or the error that explains it
+        done += os.write(fd, data[done:])
+
+
+def _next_name(directory: str) -> str:
+    newest = max(map(int, _NAME.findall(" ".join(event_files(directory)))), default=0)
+    # the clock may stand still, or be another machine's; the order of the names must not
+    seconds = max(int(time.time()), newest + 1)
+    return f"events.out.tfevents.{seconds:010d}.{os.uname().nodename}.{os.getpid()}"

@@ -1,0 +1,194 @@
+"""The few protocol-buffer messages of an event file, encoded by hand.
+
+A row of scalars is the hot path of the TensorBoard backend. Building it from generated message
+classes costs ten times what the bytes themselves do, and those classes would have to be imported
+first. So each message here is a function from values to bytes. Field numbers are those of
+``event.proto``, ``summary.proto``, ``tensor.proto`` and the hparams plugin's ``plugin_data.proto``;
+the tests parse every one of them back with TensorBoard's own classes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+#: What the HParams table can show in a cell.
+HParam: TypeAlias = "bool | int | float | str"
+
+#: The largest step that an event can carry (int64).
+LAST_STEP: Final = 2**63 - 1
+
+# hparams status codes
+SUCCESS: Final = 1
+FAILURE: Final = 2
+RUNNING: Final = 3
+
+_double = struct.Struct("<d").pack
+_float = struct.Struct("<f").pack
+# Event.wall_time (field 1, double), then the key of Event.step (field 2, varint)
+_stamp = struct.Struct("<BdB").pack
+_SUMMARY: Final = b"\x2a"  # Event.summary, field 5
+# TensorProto of floats, of which there are none: the plugin data in the metadata is what counts
+_NULL_TENSOR: Final = b"\x08\x01\x12\x02\x12\x00"
+
+
+def varint(number: int) -> bytes:
+    """Encode an int64 the way protocol buffers do: 7 bits a byte, lowest first, negatives as 2**64 - n."""
+    if 0 <= number < 128:
+        return bytes((number,))
+    number &= 0xFFFF_FFFF_FFFF_FFFF
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def text_bytes(text: str) -> bytes:
+    """Encode text as UTF-8. A lone surrogate, which UTF-8 cannot spell, is written as its escape."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _sized(field: int, content: bytes) -> bytes:
+    return bytes((field << 3 | 2,)) + varint(len(content)) + content
+
+
+def _number(field: int, value: int) -> bytes:
+    return bytes((field << 3,)) + varint(value)
+
+
+def _double_field(field: int, value: float) -> bytes:
+    return bytes((field << 3 | 1,)) + _double(value)
+
+
+def float32(value: float) -> float:
+    """Return ``value`` as a float that float32 can hold: what is too large becomes an infinity."""
+    try:
+        _float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+    return value
+
+
+# --- events -------------------------------------------------------------------------------------------
+
+
+def version_event(wall_time: float) -> bytes:
+    """Return the event that opens every event file."""
+    return _double_field(1, wall_time) + _sized(3, b"brain.Event:2")
+
+
+def start_event(step: int, wall_time: float) -> bytes:
+    """Return ``SessionLog.START``: a reader drops what it has read for ``step`` and later ones."""
+    return _stamp(9, wall_time, 16) + varint(step) + _sized(7, b"\x08\x01")
+
+
+def summary_event(value: bytes, step: int, wall_time: float) -> bytes:
+    """Return an event that holds one encoded ``Summary.Value``."""
+    return _stamp(9, wall_time, 16) + varint(step) + _sized(5, _sized(1, value))
+
+
+def summary_step(event: bytes, *, default: int) -> int:
+    """Return the step of a summary event that this module encoded, or ``default`` for another event."""
+    if len(event) < 11 or event[0] != 9 or event[9] != 16:
+        return default
+    step, shift, at = 0, 0, 10
+    while event[at] > 127:
+        step |= (event[at] & 127) << shift
+        shift += 7
+        at += 1
+    step |= event[at] << shift
+    if event[at + 1 : at + 2] != _SUMMARY:
+        return default
+    return step if step <= LAST_STEP else step - 2**64
+
+
+class ScalarRow:
+    """An encoder of rows that all have the same tags: what does not change is encoded once.
+
+    ::
+
+        Event.wall_time | Event.step | Event.summary { (tag, float32) (tag, float32) … }
+
+    Args:
+        tags: [N] tags, in the order in which the values will come.
+    """
+
+    __slots__ = ("_arguments", "_pack", "_summary")
+
+    def __init__(self, tags: Iterable[str]) -> None:
+        prefixes = []
+        for tag in tags:
+            start = _sized(1, text_bytes(tag)) + b"\x15"  # Value.tag, and the key of Value.simple_value
+            prefixes.append(b"\x0a" + varint(len(start) + 4) + start)  # Summary.value
+        row = struct.Struct("<" + "".join(f"{len(prefix)}sf" for prefix in prefixes))
+        self._pack = row.pack
+        self._summary = _SUMMARY + varint(row.size)
+        self._arguments = [part for prefix in prefixes for part in (prefix, 0.0)]
+
+    def event(self, values: Iterable[float], step: int, wall_time: float) -> bytes:
+        """Return the event.
+
+        Args:
+            values: [N] numbers. Each becomes a float32; what is too large for one, an infinity.
+            step: any int64.
+            wall_time: Unix seconds.
+
+        Raises:
+            struct.error: a value is no number.
+        """
+        arguments = self._arguments.copy()
+        arguments[1::2] = values
+        try:
+            row = self._pack(*arguments)
+        except OverflowError:
+            arguments[1::2] = [float32(value) for value in arguments[1::2]]  # type: ignore[arg-type]
+            row = self._pack(*arguments)
+        return b"".join((_stamp(9, wall_time, 16), varint(step), self._summary, row))
+
+
+# --- values of a summary --------------------------------------------------------------------------------
+
+
+def _plugin_value(tag: str, plugin: bytes, content: bytes, tensor: bytes) -> bytes:
+    # SummaryMetadata: plugin_data = 1 {name = 1, content = 2}, data_class = 4 (2 is "tensor")
+    metadata = _sized(1, _sized(1, plugin) + (_sized(2, content) if content else b"")) + b"\x20\x02"
+    return _sized(1, text_bytes(tag)) + _sized(9, metadata) + _sized(8, tensor)
+
+
+def text_value(tag: str, markdown: str) -> bytes:
+    """Return one entry of the Text tab: a string tensor without dimensions."""
+    return _plugin_value(tag, b"text", b"", b"\x08\x07\x12\x00" + _sized(8, text_bytes(markdown)))
+
+
+def image_value(tag: str, png: bytes, *, height: int, width: int) -> bytes:
+    """Return one entry of the Images tab. ``height`` and ``width`` are in pixels."""
+    image = _number(1, height) + _number(2, width) + _number(3, 3) + _sized(4, png)  # 3: RGB
+    return _sized(1, text_bytes(tag)) + _sized(4, image)
+
+
+def session_start_value(params: Mapping[str, HParam], started: float) -> bytes:
+    """Return the row of the HParams table that belongs to this run.
+
+    There is no group name on purpose: TensorBoard then names the row after the run, which is unique,
+    where two runs with equal group names would be averaged into one row.
+    """
+    info = b"".join(_sized(1, _sized(1, text_bytes(k)) + _sized(2, _hparam(v))) for k, v in params.items())
+    info += _double_field(5, started)
+    return _plugin_value("_hparams_/session_start_info", b"hparams", _sized(3, info), _NULL_TENSOR)
+
+
+def session_end_value(status: int, ended: float) -> bytes:
+    """Return the status of the run's row in the HParams table."""
+    info = _number(1, status) + _double_field(2, ended)
+    return _plugin_value("_hparams_/session_end_info", b"hparams", _sized(4, info), _NULL_TENSOR)
+
+
+def _hparam(value: HParam) -> bytes:
+    if isinstance(value, bool):
+        return _number(4, value)
+    if isinstance(value, (int, float)):
+        return _double_field(2, value)
+    return _sized(3, text_bytes(value))

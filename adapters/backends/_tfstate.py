@@ -1,0 +1,100 @@
+"""What a TensorBoard run hands to the process that goes on with it."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from adapters.backends import _tfevents, _tfproto
+from loggers.contract import JSON
+from loggers.errors import RecordError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """A run at one moment, in terms that JSON can hold."""
+
+    logdir: str
+    #: The highest step so far, -1 before the first.
+    step: int = -1
+    #: The last step of each context.
+    steps: dict[str, int] = field(default_factory=dict)
+    #: The last step of each confusion matrix, by its tag.
+    pictures: dict[str, int] = field(default_factory=dict)
+    #: Where the records of the highest step are: file name, first byte, last byte.
+    tail: list[tuple[str, int, int]] = field(default_factory=list)
+    params: dict[str, _tfproto.HParam] = field(default_factory=dict)
+    tags: dict[str, Any] = field(default_factory=dict)
+    #: When the run began, in Unix seconds.
+    started: float = 0.0
+
+    def plain(self) -> dict[str, JSON]:
+        """Return JSON data for a checkpoint."""
+        return {
+            "logdir": self.logdir,
+            "run_id": os.path.basename(self.logdir),
+            "step": self.step,
+            "steps": {**self.steps},
+            "pictures": {**self.pictures},
+            "tail": [[*span] for span in self.tail],
+            "params": {**self.params},
+            "tags": {**self.tags},
+            "started": self.started,
+        }
+
+    @classmethod
+    def of(cls, state: Any, logdir: str, who: str) -> RunState:
+        """Return the state that a checkpoint holds, if it belongs to the run in ``logdir``.
+
+        Raises:
+            RecordError: it does not, or is no such state.
+        """
+        try:
+            run = cls(
+                logdir=str(state["logdir"]),
+                step=int(state["step"]),
+                steps={str(context): int(step) for context, step in state["steps"].items()},
+                pictures={str(tag): int(step) for tag, step in state["pictures"].items()},
+                tail=[(str(name), int(start), int(end)) for name, start, end in state["tail"]],
+                params=dict(state["params"]),
+                tags=dict(state["tags"]),
+                started=float(state["started"]),
+            )
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise RecordError(
+                f"{who} on {logdir} got a state that its logger_state() never returns "
+                f"({type(error).__name__}: {error}): {state!r:.200}; pass the one from the checkpoint"
+            ) from None
+        if os.path.realpath(run.logdir) != os.path.realpath(logdir):
+            raise RecordError(
+                f"{who} on {logdir} cannot go on with the run in {run.logdir}, whose curves would be split "
+                f"across two runs: build {who}({run.logdir!r}) for this record"
+            )
+        return run
+
+    def restart(self, wall_time: float, who: str) -> list[bytes]:
+        """Return the events with which the next file begins, so that readers see the run as it was.
+
+        TensorBoard's word for this drops whole steps. But of the last step some lines came before the
+        checkpoint and some, a validation perhaps, after it. So that step is dropped as well, and
+        the former lines are written again.
+        """
+        first = max(self.step, 0)
+        kept = []
+        for name, start, end in self.tail:
+            events = _tfevents.read_span(os.path.join(self.logdir, name), start, end, who=who)
+            if events is None:  # cleaned up or damaged: the best that is left is not to touch that step
+                return [_tfproto.start_event(self.step + 1, wall_time)]
+            kept += [event for event in events if _tfproto.summary_step(event, default=-1) >= first]
+        return [_tfproto.start_event(first, wall_time), *kept]
+
+
+def json_tag(value: Any) -> Any:
+    """Return a tag's value as strict JSON has it: NaN and the infinities become text."""
+    if isinstance(value, dict):
+        return {name: json_tag(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [json_tag(item) for item in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)

@@ -1,0 +1,114 @@
+"""Our data as W&B takes it: names, tags, config values, and the state of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from loggers.errors import MetricNameError, RecordError
+from loggers.values import plain_tags
+
+#: What a state says of its run, beside the id. Each is text or ``None``.
+IDENTITY: Final = ("entity", "project", "mode", "dir", "base_url", "url")
+_LONGEST_TAG: Final = 64  # for one that is longer, W&B refuses all of them
+
+
+def check_id(run_id: object) -> None:
+    """Refuse now what W&B would refuse when the run starts.
+
+    Raises:
+        ValueError: not text, empty, or with characters that W&B keeps for itself.
+    """
+    if not isinstance(run_id, str) or not run_id.strip() or run_id != run_id.strip():
+        raise ValueError(f"run_id must be non-empty text without spaces around it, got {run_id!r}")
+    _check_characters("run_id", run_id, "/\\#?%:;,'")
+
+
+def check_project(project: object) -> None:
+    """Refuse now what W&B would refuse when the run starts.
+
+    Raises:
+        ValueError: not text, empty, too long, or with characters that W&B keeps for itself.
+    """
+    if not isinstance(project, str) or not 1 <= len(project) <= 128:
+        raise ValueError(f"project must be text of 1 to 128 characters, got {project!r}")
+    _check_characters("project", project, "/\\#?%:")
+
+
+def _check_characters(what: str, text: str, refused: str) -> None:
+    if bad := sorted({*text} & {*refused}):
+        raise ValueError(f"{what} must not have {' or '.join(bad)} in it, got {text!r}: W&B refuses that")
+
+
+def is_text(name: str) -> bool:
+    """Return whether UTF-8 can spell ``name``."""
+    if name.isascii():
+        return True
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_name(name: object, what: str) -> None:
+    """Refuse a name that nothing could be logged under.
+
+    Raises:
+        MetricNameError: not text, empty, or with a lone surrogate.
+    """
+    if not isinstance(name, str) or not name or not is_text(name):
+        raise MetricNameError(f"the {what} must be a non-empty string of valid characters, got {name!r}")
+
+
+def merged(first: Iterable[str], second: Iterable[str]) -> list[str]:
+    """Return both, each text once, in the order of its first appearance."""
+    return [*dict.fromkeys((*first, *second))]
+
+
+def tag_texts(tags: Mapping[str, Any] | Iterable[str] | str) -> tuple[list[str], dict[str, str]]:
+    """Return the tags that W&B takes, and what is wrong with the others."""
+    texts = [key if value is True else f"{key}:{value}" for key, value in plain_tags(tags).items()]
+    problems = {
+        text: f"has {len(text)} characters, W&B takes 1 to {_LONGEST_TAG}: shorten it"
+        for text in texts
+        if not 1 <= len(text) <= _LONGEST_TAG
+    }
+    return [text for text in texts if text not in problems], problems
+
+
+def json_data(value: Any) -> Any:
+    """Return plain data with text for numbers that JSON has no word for, or the client no room: NaN, 2**70."""
+    if isinstance(value, dict):
+        return {key: json_data(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [json_data(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return str(value)
+    return value
+
+
+def checked_state(state: Any) -> tuple[dict[str, str | None], list[str], list[str]]:
+    """Split a state into identity, tags and directories.
+
+    Raises:
+        RecordError: it is no state of a WandbLogger.
+    """
+    if not isinstance(state, Mapping):
+        raise RecordError(f"the state of a WandbLogger is a mapping, got {state!r} ({type(state).__name__})")
+    known: dict[str, Any] = {key: state.get(key) for key in ("id", *IDENTITY)}
+    tags, sync_dirs = (state.get(key) or [] for key in ("tags", "sync_dirs"))
+    wrong = [key for key, value in known.items() if not isinstance(value, str | None)]
+    wrong += ["id"] if not known["id"] else []
+    for key, value in (("tags", tags), ("sync_dirs", sync_dirs)):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            wrong.append(key)
+    if wrong:
+        raise RecordError(
+            f"the state of a WandbLogger has bad {', '.join(dict.fromkeys(wrong))}: got "
+            f"{ {key: state.get(key) for key in wrong} }; pass what logger_state() returned"
+        )
+    return known, tags, sync_dirs

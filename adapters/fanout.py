@@ -1,0 +1,684 @@
+"""``TeeLogger``: one logger that keeps everything, and any number that are told about it.
+
+The **primary** is written first, in the caller's thread, and its errors are real. Everybody else is a
+**replica**: of what the primary has stored, so that nothing a replica does can slow training or lose a
+line. There is no queue. A replica that is slow, broken or unreachable is behind, and what it has not
+got yet is in the primary's files, where a follower finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from adapters.follower import FOLDER, Job, JobFiles, State
+from loggers.contract import JSON
+from loggers.errors import LoggerError, LoggerFinishedError, MetricValueError, RecordError, UndeliveredError
+from loggers.records import checkpoint_record, resume, type_name
+from loggers.replay import Cursor, clip, everything, forget, replay, source_path
+from loggers.values import plain
+from loggers.verbs import (
+    check_logger,
+    finish,
+    log_confusion,
+    log_metrics,
+    log_other,
+    log_params,
+    log_tags,
+    logger_info,
+    run_id,
+    run_url,
+)
+
+#: How often a follower process is started again after it died (not: after its backend failed).
+MAX_RESTARTS: Final = 3
+
+
+class TeeLogger:
+    """Log to a primary, and let replicas follow it.
+
+    ::
+
+        logger = TeeLogger(
+            PlattliLogger("runs/digits"),
+            TensorBoardLogger("runs/digits/tensorboard"),
+            WandbLogger(project="digits"),
+        )
+
+    Where a replica runs is its own choice, its attribute ``placement``:
+
+    - ``"inline"`` (TensorBoard, JSON Lines, and any logger that says nothing): called in turn, in the
+      caller's thread. When it raises, a thread takes over that reads the run and catches up.
+    - ``"process"`` (W&B): a process of its own follows the run's files. It outlives a killed
+      training process for as long as it takes to deliver the rest.
+
+    A replica never raises into training; what went wrong is one warning, :meth:`report`, and, with
+    ``strict=True``, an error at :meth:`finish`.
+    """
+
+    placement: Final = "inline"
+
+    def __init__(
+        self,
+        primary: Any,
+        *others: Any,
+        finish_timeout: float = 30.0,
+        strict: bool = False,
+        poll: float = 0.25,
+    ) -> None:
+        """Check the loggers. Nothing is started before the first verb.
+
+        Args:
+            primary: a logger whose run can be read back: ``PlattliLogger`` or ``JSONLogger``.
+            *others: the replicas; ``None`` is left out.
+            finish_timeout: seconds that :meth:`finish` waits for the replicas, all together.
+            strict: raise :class:`~loggers.errors.UndeliveredError` at finish if a replica did not get
+                everything, instead of warning.
+            poll: seconds between two looks of a follower at the run.
+
+        Raises:
+            MissingVerbError: a logger lacks a verb.
+            TypeError: the primary's run cannot be read back, or a replica that wants a process of its
+                own cannot be pickled.
+        """
+        check_logger(primary)
+        if source_path(primary) is None and not hasattr(primary, "adopt"):
+            raise TypeError(
+                f"the first logger of a tee must be one whose run can be read back (PlattliLogger, JSONLogger), "
+                f"got {type(primary).__name__}: the others are fed from its files"
+            )
+        self._primary = primary
+        self._strict = strict
+        self._finish_timeout = finish_timeout
+        self._pid = os.getpid()
+        self._started = False
+        self._finished = False
+        self._replicas: list[_Replica] = []
+        for number, other in enumerate((o for o in others if o is not None), 1):
+            check_logger(other)
+            self._replicas.append(_replica(other, f"{number}-{type(other).__name__}", poll))
+        #: the replicas that are called in turn; a tuple that is replaced when one falls behind
+        self._inline = tuple(r for r in self._replicas if isinstance(r, _Inline))
+
+    # ---- the verbs --------------------------------------------------------------------------------
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, Any],
+        *,
+        step: int,
+        epoch: int | None = None,
+        context: str = "train",
+        **axes: Any,
+    ) -> None:
+        """Log one line; see :meth:`loggers.contract.Logger.log_metrics`. Raises what the primary raises."""
+        values, problems = plain(metrics)
+        axes.setdefault("walltime", time.time())
+        failure: MetricValueError | None = None
+        try:
+            # what could not be converted goes along, so that the error names it
+            bad = {name: metrics[name] for name in problems if name in metrics}
+            log_metrics(
+                self._primary, {**values, **bad} if bad else values, step=step, epoch=epoch, context=context, **axes
+            )
+        except MetricValueError as error:
+            failure = error  # every good value of the line is stored
+        if not self._started:
+            self._start()
+        for replica in self._inline:
+            replica.call(log_metrics, values, step=step, epoch=epoch, context=context, **axes)
+        self._speak()
+        if failure is not None:
+            raise failure
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Log hyperparameters."""
+        self._all(log_params, params)
+
+    def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
+        """Tag the run."""
+        self._all(log_tags, tags if isinstance(tags, Mapping | str) else list(tags))
+
+    def log_other(self, key: str, value: Any) -> None:
+        """Log a free-form value."""
+        self._all(log_other, key, value)
+
+    def log_confusion(
+        self,
+        matrix: Sequence[Sequence[float]],
+        labels: Sequence[str],
+        *,
+        epoch: int | None = None,
+        step: int | None = None,
+        context: str | None = None,
+        name: str = "confusion",
+    ) -> None:
+        """Log a confusion matrix."""
+        self._all(log_confusion, matrix, labels, epoch=epoch, step=step, context=context, name=name)
+
+    def _all(self, verb: Any, *args: Any, **kwargs: Any) -> None:
+        verb(self._primary, *args, **kwargs)
+        if not self._started:
+            self._start()
+        for replica in self._inline:
+            replica.call(verb, *args, **kwargs)
+        self._speak()
+
+    def finish(self, status: str) -> None:
+        """Finish the primary, then give the replicas ``finish_timeout`` seconds to get the rest.
+
+        Every replica is reached, in reverse order, whatever the others do. One that does not get
+        everything in time is stopped; what it misses is in the run, and the warning says how to send it.
+
+        Raises:
+            UndeliveredError: with ``strict=True``, if something is missing.
+            Exception: what the primary raised, after all replicas were served.
+        """
+        if self._finished:
+            raise LoggerFinishedError("the tee was finished before")
+        failure: Exception | None = None
+        try:
+            finish(self._primary, status)
+        except Exception as error:
+            failure = error
+        if self._forked():
+            return
+        self._finished = True
+        deadline = time.monotonic() + self._finish_timeout
+        problems: list[str] = []
+        for replica in reversed(self._replicas):
+            if not self._started:
+                continue  # nothing was ever logged, so there is nothing to end
+            if failure is None:
+                replica.finish(status, deadline)
+            else:
+                replica.abandon(status)
+        for replica in reversed(self._replicas):
+            if problem := replica.missing(self._run_path()):
+                problems.append(problem)
+        self._speak()
+        if failure is not None:
+            for problem in problems:
+                failure.add_note(problem)
+            raise failure
+        if problems and self._strict:
+            raise UndeliveredError("; ".join(problems))
+        for problem in problems:
+            warnings.warn(problem, RuntimeWarning, stacklevel=3)
+
+    def run_id(self) -> str | None:
+        """Return the primary's run id."""
+        return run_id(self._primary)
+
+    def run_url(self) -> str | None:
+        """Return the first address that any of the loggers has."""
+        return run_url(self._primary) or next((url for r in self._replicas if (url := r.url())), None)
+
+    def logger_state(self) -> dict[str, JSON]:
+        """Return the state of the primary and of every replica."""
+        replicas: list[JSON] = [r.record() for r in self._replicas]
+        return {"primary": checkpoint_record(self._primary), "replicas": replicas}
+
+    def reattach(self, state: Any) -> None:
+        """Put the primary back to where the state was taken, and the replicas with it.
+
+        A replica that was not in the tee when the state was taken receives the whole run. Raises what
+        the primary raises.
+        """
+        if not (isinstance(state, Mapping) and "primary" in state and isinstance(state.get("replicas"), list)):
+            raise RecordError(f"expected the state of a TeeLogger (primary, replicas), got {state!r:.200}")
+        if self._started:
+            raise RecordError("this tee has begun to log already: reattach before logging anything")
+        resume(self._primary, state["primary"])
+        records = list(state["replicas"])
+        for replica in self._replicas:
+            mine = next((r for r in records if r is not None and replica.owns(r)), None)
+            if mine is not None:
+                records.remove(mine)
+            replica.prepare(mine)
+        self._start(resumed=True)
+        self._speak()
+
+    def adopt(self, directory: str | os.PathLike[str]) -> None:
+        """Hand a driver's directory to a primary that has none."""
+        if hasattr(self._primary, "adopt"):
+            self._primary.adopt(directory)
+
+    # ---- around the verbs -------------------------------------------------------------------------
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The primary's run."""
+        return source_path(self._primary)
+
+    def backend(self) -> Any:
+        """Return the primary."""
+        return self._primary
+
+    @property
+    def replicas(self) -> list[Any]:
+        """The loggers beside the primary, as they were handed over."""
+        return [replica.logger for replica in self._replicas]
+
+    def report(self) -> list[dict[str, JSON]]:
+        """Return, per replica: ``logger``, ``placement``, ``delivered``, ``restarts``, ``error``, ``info``."""
+        return [replica.report() for replica in self._replicas]
+
+    def logger_info(self) -> dict[str, JSON]:
+        """Return the primary's info, and the replicas' reports."""
+        return {**logger_info(self._primary), "replicas": self.report()}
+
+    def _run_path(self) -> Path:
+        path = source_path(self._primary)
+        if path is None:
+            raise LoggerError(f"{type(self._primary).__name__} has no file yet; call adopt(directory) first")
+        return path
+
+    def _start(self, *, resumed: bool = False) -> None:
+        """Start the followers: the primary has begun, so there is a run to follow."""
+        if self._forked():
+            return
+        self._started = True
+        path = self._run_path()
+        for replica in self._replicas:
+            replica.start(path, run_id(self._primary), resumed=resumed)
+
+    def _speak(self) -> None:
+        """Say in the caller's thread what happened to replicas; move those that fell behind."""
+        behind = [replica for replica in self._inline if replica.broken is not None]
+        for broken in behind:
+            self._replicas[self._replicas.index(broken)] = broken.fall_behind(self._run_path())
+        if behind:
+            self._inline = tuple(r for r in self._replicas if isinstance(r, _Inline))
+        for replica in self._replicas:
+            while replica.notices:
+                warnings.warn(replica.notices.pop(0), RuntimeWarning, stacklevel=4)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the loggers: a pickled or copied tee writes nothing, like its primary's copy."""
+        return {"primary": self._primary}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["primary"])  # type: ignore[misc]
+        self._pid = -1
+
+    def _forked(self) -> bool:
+        return os.getpid() != self._pid
+
+
+# ---- replicas -------------------------------------------------------------------------------------
+
+
+class _Replica:
+    """What the tee knows of one logger beside the primary."""
+
+    where: Literal["inline", "thread", "process"]
+
+    def __init__(self, logger: Any, key: str, poll: float) -> None:
+        self.logger = logger
+        self.key = key
+        self.poll = poll
+        self.error: str | None = None
+        self.delivered = 0
+        self.restarts = 0
+        #: what the caller has not been told yet
+        self.notices: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return type(self.logger).__name__
+
+    def owns(self, record: Mapping[str, Any]) -> bool:
+        """Tell whether a record of a tee's state is of this replica's type."""
+        return record.get("logger") == type_name(self.logger)
+
+    def prepare(self, record: Mapping[str, Any] | None) -> None:
+        """Take the replica's own record of a state, before :meth:`start`."""
+        raise NotImplementedError
+
+    def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
+        raise NotImplementedError
+
+    def finish(self, status: str, deadline: float) -> None:
+        raise NotImplementedError
+
+    def abandon(self, status: str) -> None:
+        """End the replica without waiting for anything: the primary could not be finished."""
+        raise NotImplementedError
+
+    def record(self) -> dict[str, JSON] | None:
+        return checkpoint_record(self.logger)
+
+    def url(self) -> str | None:
+        return run_url(self.logger)
+
+    def info(self) -> dict[str, Any]:
+        return logger_info(self.logger)
+
+    def missing(self, run: Path) -> str | None:
+        """Return what to tell the user if the replica has not got everything."""
+        raise NotImplementedError
+
+    def report(self) -> dict[str, JSON]:
+        return {
+            "logger": self.name,
+            "placement": self.where,
+            "delivered": self.delivered,
+            "restarts": self.restarts,
+            "error": self.error,
+            "info": self.info(),
+        }
+
+
+class _Inline(_Replica):
+    """Called in turn, in the caller's thread."""
+
+    where = "inline"
+
+    def __init__(self, logger: Any, key: str, poll: float) -> None:
+        super().__init__(logger, key, poll)
+        self.broken: Exception | None = None
+        #: the verb call at which it broke
+        self._failed: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
+        self._refused: set[str] = set()
+        self._known = True  # a new replica of a run that has rows gets them first
+
+    def call(self, verb: Any, *args: Any, **kwargs: Any) -> None:
+        if self.broken is not None:
+            return
+        try:
+            verb(self.logger, *args, **kwargs)
+        except MetricValueError as error:
+            # its siblings are written; the value itself is something this backend cannot show
+            if (message := str(error)) not in self._refused and len(self._refused) < 32:
+                self._refused.add(message)
+                self.notices.append(f"{self.name}: {message}")
+        except Exception as error:
+            self.broken = error
+            self._failed = (verb.__name__, args, kwargs)
+        else:
+            self.delivered += 1
+
+    def prepare(self, record: Mapping[str, Any] | None) -> None:
+        self._known = record is not None
+        try:
+            resume(self.logger, record)
+        except Exception as error:
+            self.broken, self._known = error, True
+
+    def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
+        if resumed and not self._known and self.broken is None:
+            try:
+                replay(run, self.logger, finish=False)
+            except Exception as error:
+                self.broken = error
+
+    def fall_behind(self, run: Path) -> _Thread:
+        """Return the follower that goes on in place of this replica."""
+        error = self.broken
+        follower = _Thread(self.logger, self.key, self.poll)
+        follower.error = f"{type(error).__name__}: {error}"
+        follower.delivered = self.delivered
+        follower.notices = [
+            *self.notices,
+            f"{self.name} failed ({follower.error}); a thread goes on with it from what is stored in {run}, "
+            f"and training goes on without waiting for it",
+        ]
+        cursor = everything(run)
+        if self._failed is not None:
+            forget(cursor, *self._failed)
+        follower.begin(run, cursor)
+        return follower
+
+    def finish(self, status: str, deadline: float) -> None:
+        if self.broken is None:
+            try:
+                finish(self.logger, status)
+            except Exception as error:
+                self.error = f"{type(error).__name__}: {error}"
+
+    def abandon(self, status: str) -> None:
+        self.finish(status, 0.0)
+
+    def missing(self, run: Path) -> str | None:
+        if self.error is None:
+            return None
+        return f"{self.name} could not be finished: {self.error}; all lines are in {run}"
+
+
+class _Thread(_Replica):
+    """Followed by a thread, because the backend object is alive in this process."""
+
+    where = "thread"
+
+    def begin(self, run: Path, cursor: Cursor) -> None:
+        self._run = run
+        self._cursor = cursor
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._follow, name=f"follower-{self.key}", daemon=True
+        )
+        self._thread.start()
+
+    def prepare(self, record: Mapping[str, Any] | None) -> None:
+        raise LoggerError("a follower thread begins in the middle of a run")
+
+    def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
+        raise LoggerError("a follower thread begins in the middle of a run")
+
+    def _follow(self) -> None:
+        before = self.delivered
+
+        def note(cursor: Cursor) -> None:
+            self.delivered = before + cursor.lines
+            if cursor.lines > progress[0]:
+                progress[0], progress[1] = cursor.lines, 0
+                self.error = None
+
+        progress = [0, 0]
+        while not self._cursor.finished:
+            try:
+                replay(self._run, self.logger, since=self._cursor, follow=True, poll=self.poll, progress=note)
+                return
+            except Exception as error:
+                self.error = f"{type(error).__name__}: {error}"
+                progress[1] += 1
+                if self._stop.wait(min(0.25 * 2.0 ** progress[1], 30.0)):
+                    return
+
+    def finish(self, status: str, deadline: float) -> None:
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
+        self._stop.set()
+
+    def abandon(self, status: str) -> None:
+        self._stop.set()
+
+    def missing(self, run: Path) -> str | None:
+        if self._cursor.finished:
+            return None
+        why = self.error or "it was too slow"
+        return f"{self.name} did not get everything ({why}); the whole run is in {run}"
+
+
+class _Process(_Replica):
+    """Followed by a process of its own."""
+
+    where = "process"
+
+    def __init__(self, logger: Any, key: str, poll: float) -> None:
+        super().__init__(logger, key, poll)
+        try:
+            self._recipe = pickle.dumps(logger)
+        except Exception as error:
+            raise TypeError(
+                f"{type(logger).__name__} runs in a process of its own and cannot be pickled: {error}"
+            ) from error
+        self._record: Mapping[str, Any] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._files: JobFiles | None = None
+        self._ending = threading.Event()
+        self._job: Job | None = None
+        self._watcher: threading.Thread | None = None
+
+    def prepare(self, record: Mapping[str, Any] | None) -> None:
+        self._record = record
+
+    def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
+        folder = (run if run.suffix != ".jsonl" else run.parent) / FOLDER
+        files = self._files = JobFiles(folder, self.key)
+        folder.mkdir(parents=True, exist_ok=True)
+        _end_predecessor(files)
+        cursor = files.load_cursor()
+        if cursor is not None and cursor.run_id not in (None, run_id):
+            files.forget()  # the directory held another run
+            cursor = None
+        if resumed and self._record is None:
+            files.forget()
+        elif cursor is not None:
+            clip(cursor, run)
+            files.save_cursor(cursor)
+        if (state := files.load_state()) is not None:
+            state.attempts, state.finished, state.error = 0, False, None
+            state.record = dict(self._record) if self._record is not None else state.record
+            files.save_state(state)
+        record = dict(self._record) if self._record is not None else None
+        self._job = Job(run.resolve(), self._recipe, record, self.poll, os.getpid(), list(sys.path))
+        files.save_job(self._job)
+        self._launch()
+        self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.key}", daemon=True)
+        self._watcher.start()
+
+    def _launch(self) -> None:
+        if self._files is None:
+            return
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+        with self._files.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "adapters.follower", str(self._files.job.resolve())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in the terminal is for the training, which then finishes us
+            )
+
+    def _watch(self) -> None:
+        """Start the follower again when it dies; costs nothing while it lives."""
+        while (process := self._process) is not None:
+            code = process.wait()
+            if code == 0 or self._ending.is_set():
+                return
+            self.error = self._state_error() or f"the follower process ended with code {code}"
+            if code > 0 or self.restarts >= MAX_RESTARTS:
+                self.notices.append(
+                    f"{self.name} could not be reached and is left behind ({self.error}); training goes on. "
+                    f"{self._how_to_send()}"
+                )
+                self._told = True
+                return
+            self.restarts += 1
+            if self._ending.wait(2.0 ** (self.restarts - 2)):
+                return
+            self._launch()
+
+    _told = False
+
+    def finish(self, status: str, deadline: float) -> None:
+        if self._watcher is not None:
+            # it returns when all is delivered, or when there is nothing more to hope for
+            self._watcher.join(max(deadline - time.monotonic(), 0.0))
+        self._ending.set()
+        self._end()
+
+    def abandon(self, status: str) -> None:
+        self._ending.set()
+        self._end()
+
+    def _end(self) -> None:
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        # the whole session: a backend's own helper processes must not stay behind
+        for signum, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signum)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
+                return
+
+    def _state(self) -> State | None:
+        return self._files.load_state() if self._files is not None else None
+
+    def _state_error(self) -> str | None:
+        state = self._state()
+        return state.error if state is not None else None
+
+    def _how_to_send(self) -> str:
+        run = self._job.run if self._job is not None else "RUN"
+        return f"What it has not got is stored; send it with: plattli send {run}"
+
+    def record(self) -> dict[str, JSON] | None:
+        state = self._state()
+        if state is not None and state.record is not None:
+            return state.record
+        if self._record is not None:
+            return dict(self._record)
+        return checkpoint_record(self.logger)
+
+    def url(self) -> str | None:
+        state = self._state()
+        return state.url if state is not None else None
+
+    def info(self) -> dict[str, Any]:
+        state = self._state()
+        return state.info if state is not None and state.info else logger_info(self.logger)
+
+    def missing(self, run: Path) -> str | None:
+        state = self._state()
+        if (state is not None and state.finished) or self._told or self._job is None:
+            return None
+        why = (state.error if state is not None else None) or self.error or "it did not answer in time"
+        return f"{self.name} did not get everything ({why}). {self._how_to_send()}"
+
+    def report(self) -> dict[str, JSON]:
+        state = self._state()
+        report = super().report()
+        if state is not None:
+            report.update(delivered=state.delivered, error=state.error or self.error)
+        return report
+
+
+def _replica(logger: Any, key: str, poll: float) -> _Replica:
+    placement = getattr(logger, "placement", "inline")
+    if placement not in ("inline", "process"):
+        raise ValueError(f"{type(logger).__name__}.placement must be 'inline' or 'process', got {placement!r}")
+    return (_Process if placement == "process" else _Inline)(logger, key, poll)
+
+
+def _end_predecessor(files: JobFiles, patience: float = 5.0) -> None:
+    """Let the follower of a killed process end: its run is ours now, which it sees within a moment.
+
+    One that hangs in its backend is ended; what it has not delivered is ours to deliver.
+    """
+    deadline = time.monotonic() + patience
+    while (lock := files.try_lock()) is None:
+        if time.monotonic() > deadline:
+            if not files.end_worker():
+                return  # on another machine: our follower waits for its lock
+            deadline = time.monotonic() + patience
+        time.sleep(0.05)
+    os.close(lock)
+
+
+__all__ = ["TeeLogger"]
+

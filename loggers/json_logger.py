@@ -1,0 +1,291 @@
+"""JSON Lines, the logger of a run that names no other.
+
+::
+
+    {"type":"params","seed":42,"width":128}
+    {"type":"tags","tags":{"baseline":true}}
+    {"type":"metrics","context":"train","epoch":1,"step":4,"loss":0.31}
+    {"type":"confusion","context":"validate","epoch":1,"step":160,"name":"confusion","labels":[…],"matrix":[…]}
+    {"type":"other","key":"report","value":"…"}
+    {"type":"finish","status":"completed"}
+
+Each line is one ``write`` of a whole line to a file opened for appending. So a killed process loses
+nothing it has logged, a crash of the machine loses at most the newest lines, and a resumed run simply
+goes on in the same file: there is no state to reattach.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import warnings
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import orjson
+
+from loggers.errors import LoggerFinishedError, MetricNameError, MetricValueError, NoPathError
+from loggers.values import (
+    check_confusion,
+    check_context,
+    check_epoch,
+    check_status,
+    check_step,
+    plain,
+    plain_params,
+    plain_tags,
+    plain_value,
+    raise_for,
+)
+
+#: The file that a pathless logger writes in the directory it is given.
+FILE_NAME: Final = "metrics.jsonl"
+#: Keys of a metrics line that no metric can have: a reader could not tell them apart.
+_CARRIERS: Final = frozenset(("type", "context", "epoch", "step"))
+
+
+class JSONLogger:
+    """Writes one JSON object per verb call, one per line, into one file.
+
+    Numbers are spelled so that they read back equal; NaN and the infinities are the bare tokens that
+    Python's own ``json`` reads and writes. A metric (or parameter) named like one of the line's own
+    fields (``type``, ``context``, ``epoch``, ``step``; for parameters ``type``) is left out, with one
+    warning per name.
+
+    After a ``fork`` the child's copy writes nothing, and so does a pickled copy of a logger that has
+    begun to write. A logger that has not may be pickled and used elsewhere.
+
+    Args:
+        path: the file; it is appended to, and its directories are made. Without a path a driver has
+            to :meth:`adopt` the logger. Nothing is opened before the first verb.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._fd: int | None = None
+        self._close_fd: weakref.finalize[[int], JSONLogger] | None = None
+        self._owner: int | None = None  # the process that opened the file first
+        self._torn = False  # the file ends inside a line
+        self._finished = False
+        self._warned: set[str] = set()
+        self._last: dict[str, Any] = {}  # context, epoch and step of the last metrics line
+
+    def adopt(self, directory: str | os.PathLike[str]) -> None:
+        """Write to ``metrics.jsonl`` in ``directory``, unless the logger has a path already."""
+        if self.path is None:
+            self.path = Path(directory) / FILE_NAME
+
+    # --- the verbs ------------------------------------------------------------------------------------
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, Any],
+        *,
+        step: int,
+        epoch: int | None = None,
+        context: str = "train",
+        **axes: Any,
+    ) -> None:
+        """Write a line of type ``metrics``; the key ``epoch`` only if there is one. Axes are ignored.
+
+        Raises:
+            StepError, MetricNameError: the step, epoch or context is none; nothing is written.
+            MetricValueError: names the values that could not be written; the others were.
+        """
+        if not self._may_write():
+            return
+        place: dict[str, Any] = {"context": check_context(context)}
+        if epoch is not None:
+            place["epoch"] = check_epoch(epoch)
+        place["step"] = check_step(step)
+        values, problems = plain(metrics)
+        taken = _CARRIERS & values.keys()
+        kept = {name: v for name, v in values.items() if name not in taken} if taken else values
+        if values or not problems:
+            self._write({"type": "metrics", **place, **kept})
+        self._last = place
+        for name in sorted(taken):
+            self._warn_taken("metric", name)
+        if problems:
+            raise_for(problems, where=f"the {place['context']} line of step {place['step']}")
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Write a line of type ``params``. A later line's values win over an earlier one's."""
+        if self._may_write():
+            values = plain_params(params)
+            taken = values.pop("type", _CARRIERS) is not _CARRIERS
+            self._write({"type": "params", **values})
+            if taken:
+                self._warn_taken("parameter", "type")
+
+    def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
+        """Write a line of type ``tags`` with one mapping; a plain tag has the value ``true``."""
+        if self._may_write():
+            self._write({"type": "tags", "tags": plain_tags(tags)})
+
+    def log_other(self, key: str, value: Any) -> None:
+        """Write a line of type ``other``.
+
+        Raises:
+            MetricNameError: the key is no non-empty string.
+            MetricValueError: JSON cannot hold the value.
+        """
+        if not self._may_write():
+            return
+        if not isinstance(key, str) or not key:
+            raise MetricNameError(f"the key of log_other must be a non-empty string, got {key!r}")
+        data, problem = plain_value(value)
+        if problem is not None:
+            raise MetricValueError(f"log_other {key!r} could not be logged: {problem}")
+        self._write({"type": "other", "key": str.__str__(key), "value": data})
+
+    def log_confusion(
+        self,
+        matrix: Sequence[Sequence[float]],
+        labels: Sequence[str],
+        *,
+        epoch: int | None = None,
+        step: int | None = None,
+        context: str | None = None,
+        name: str = "confusion",
+    ) -> None:
+        """Write a line of type ``confusion``, by default at the step and epoch of the last metrics line.
+
+        Raises:
+            ConfusionError: not square, not finite numbers, or not one label per class.
+        """
+        if not self._may_write():
+            return
+        rows, classes = check_confusion(matrix, labels)
+        if step is None:
+            step = self._last.get("step")
+            epoch = self._last.get("epoch") if epoch is None else epoch
+        place: dict[str, Any] = {}
+        if context is not None:
+            place["context"] = check_context(context)
+        if epoch is not None:
+            place["epoch"] = check_epoch(epoch)
+        if step is not None:
+            place["step"] = check_step(step)
+        if not isinstance(name, str) or not name:
+            raise MetricNameError(f"the name of a confusion matrix must be a non-empty string, got {name!r}")
+        self._write({"type": "confusion", **place, "name": name, "labels": classes, "matrix": rows})
+
+    def finish(self, status: str) -> None:
+        """Write the line of type ``finish`` and close the file.
+
+        Raises:
+            StatusError: not one of the four.
+            LoggerFinishedError: here and from every later verb, if the run has finished before.
+        """
+        if self._may_write():
+            self._write({"type": "finish", "status": check_status(status)})
+            self.close()
+        self._finished = True
+
+    def run_id(self) -> str | None:
+        """Return ``None``: the file is the run."""
+        return None
+
+    def run_url(self) -> str | None:
+        """Return ``None``: there is no page to look at."""
+        return None
+
+    def logger_state(self) -> None:
+        """Return ``None``: the file is appended to, so there is nothing to reattach."""
+
+    def logger_info(self) -> dict[str, Any]:
+        """Return where the file is."""
+        return {"logger": "JSONLogger", "path": None if self.path is None else str(self.path)}
+
+    # --- the file -------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the file without finishing the run; a later verb opens it again."""
+        if self._close_fd is not None:
+            self._close_fd()
+        self._fd = self._close_fd = None
+
+    def __enter__(self) -> Self:
+        """Return the logger."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close the file. Only :meth:`finish` finishes the run."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Return how to build this logger again."""
+        return f"JSONLogger({'' if self.path is None else repr(str(self.path))})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open file behind. A copy of a logger in use belongs to no process."""
+        inert = {} if self._owner is None else {"_owner": -1}
+        return {**self.__dict__, "_fd": None, "_close_fd": None, **inert}
+
+    def _may_write(self) -> bool:
+        """Return whether this copy of the logger writes at all."""
+        if self._finished:
+            raise LoggerFinishedError(
+                f"{self!r} is finished and logs nothing any more: build another one to append to the file"
+            )
+        if self._owner is None or self._owner == os.getpid():
+            return True
+        self._warn_once("copy", f"{self!r} writes nothing here: it is a copy of another process's logger")
+        return False
+
+    def _warn_taken(self, what: str, name: str) -> None:
+        self._warn_once(
+            f"{what} {name}",
+            f"the {what} {name!r} is left out of {self.path}, whose lines have a field of their own of that "
+            "name: rename it",
+        )
+
+    def _warn_once(self, key: str, message: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(message, UserWarning, stacklevel=4)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        line = _encode(row)
+        fd = self._open() if self._fd is None else self._fd
+        if self._torn:
+            line = b"\n" + line
+        self._torn = True  # until all of it is there
+        while line:
+            line = line[os.write(fd, line) :]  # one call, except on a full disk
+        self._torn = False
+
+    def _open(self) -> int:
+        if self.path is None:
+            raise NoPathError(
+                "JSONLogger() has no file yet: give it a path, or hand it to a driver with a run directory"
+            )
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        size, is_file = os.fstat(fd).st_size, stat.S_ISREG(os.fstat(fd).st_mode)
+        # a crash may have left half a line; a pipe cannot be asked
+        self._torn = is_file and size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+        self._fd = fd
+        self._close_fd = weakref.finalize(self, os.close, fd)
+        self._owner = os.getpid()
+        return fd
+
+
+def _encode(row: dict[str, Any]) -> bytes:
+    try:
+        line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # an int beyond 64 bits, or a name with a lone surrogate
+        return _encode_slowly(row)
+    # orjson writes null for NaN; where there is any null, the standard library tells them apart
+    return _encode_slowly(row) if b"null" in line else line
+
+
+def _encode_slowly(row: dict[str, Any]) -> bytes:
+    try:
+        return (json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:
+        return (json.dumps(row, separators=(",", ":")) + "\n").encode()
