@@ -6,10 +6,20 @@ from importlib.metadata import PackageNotFoundError, version
 
 from plattli.compacting import CompactingWriter
 from plattli.errors import PlattliError
+from plattli.reader import Reader
+from plattli.runs import is_run, is_run_dir, resolve_run_dir
 
 try:
     __version__ = version("plattli-loggers")
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["CompactingWriter", "PlattliError", "__version__"]
+__all__ = [
+    "CompactingWriter",
+    "PlattliError",
+    "Reader",
+    "__version__",
+    "is_run",
+    "is_run_dir",
+    "resolve_run_dir",
+]

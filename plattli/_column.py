@@ -13,7 +13,7 @@ from plattli import _indices, _jsonlines
 from plattli._format import DTYPES, JSONL, indices_file, value_file
 from plattli._hotreader import HotRows
 from plattli._jsonlines import LineIndex
-from plattli._select import Array, Rows, Selection, rows_where
+from plattli._select import Array, Mask, Rows, Selection, rows_where
 from plattli._source import Blob, Source
 from plattli.errors import (
     CorruptRunError,
@@ -236,13 +236,12 @@ def _joined(stored: Array, hot: Array) -> Array:
     return np.concatenate([stored, hot]) if len(stored) else hot
 
 
-def _steps_between(steps: Array, start: float | None, stop: float | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _steps_between(steps: Array, start: float | None, stop: float | None) -> Mask:
     low, end = _indices.bounds(start, stop)
-    # int64, which holds 2**32
-    return (steps >= np.int64(low)) & (steps < np.int64(end))
+    return (steps >= low) & (steps < end)
 
 
-def values_between(values: Array, low: Any, high: Any, where: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def values_between(values: Array, low: Any, high: Any, where: str) -> Mask:
     """Return which values lie in ``low .. high``, both inclusive; NaN never does.
 
     Raises:
@@ -252,7 +251,7 @@ def values_between(values: Array, low: Any, high: Any, where: str) -> np.ndarray
         try:
             chosen = [(low is None or v >= low) and (high is None or v <= high) for v in values.tolist()]
         except TypeError as error:
-            raise DtypeError(f"a value of {where} cannot be compared with {low!r} .. {high!r}: {error}") from error
+            raise DtypeError(f"values of {where} cannot be compared with {low!r}..{high!r}: {error}") from error
         return np.array(chosen, bool)
     mask = np.ones(len(values), bool)
     with np.errstate(over="ignore"):  # see Stored._bisect

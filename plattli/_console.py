@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -22,22 +23,34 @@ def run_program(program: Callable[[], int]) -> int:
     """Run ``program`` the way a shell user expects, and return its exit code.
 
     Characters that the terminal cannot show are printed as escapes instead of ending the program. A
-    reader that closes the pipe (``| head``) and Ctrl-C end it without a traceback.
+    reader that closes the pipe (``| head``), a full disk behind stdout and Ctrl-C end it without a
+    traceback.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # the program was started without one; this stays open as long as it runs
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         code = program()
-        if sys.stdout is not None:  # a program may be started without one
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
-        # the interpreter flushes once more at its end and would complain
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return _CLOSED_PIPE
+    except OSError as error:
+        print(error, file=sys.stderr)
+        _discard_output()
+        return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
     return code
+
+
+def _discard_output() -> None:
+    # the interpreter flushes stdout once more at its end, and would complain
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def terminal_width(stream: TextIO) -> int | None:

@@ -15,7 +15,7 @@ from plattli._source import Blob
 
 _CHUNK = 1 << 20
 _LF, _CR = b"\n", b"\r"
-_scan = json.JSONDecoder().scan_once
+_decode = json.JSONDecoder().raw_decode
 
 
 def parse(line: bytes) -> Any:
@@ -27,10 +27,10 @@ def parse(line: bytes) -> Any:
     text = line.decode()
     try:
         try:
-            value, end = _scan(text, 0)
-        except StopIteration:
+            value, end = _decode(text)
+        except json.JSONDecodeError:
             end = -1
-        # the scanner stops at the end of a value; whatever surrounds it is for the real parser to judge
+        # the decoder stops where a value ends; whatever surrounds it is for the full parser to judge
         return value if end == len(text) else json.loads(text)
     except RecursionError as error:
         raise ValueError("JSON is nested too deeply") from error

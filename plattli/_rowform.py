@@ -70,7 +70,9 @@ def by_column(
     pieces: dict[Column, list[Piece]] = {}
     for layout, (steps, members) in by_layout.items():
         indices = np.array(steps, np.uint32)
-        table = np.frombuffer(b"".join(row.packed for row in members), layout.table)
+        # one copy turns rows into columns; a layout without numbers has nothing to turn
+        packed = b"".join(row.packed for row in members)
+        table = np.frombuffer(packed, layout.table) if layout.numbers else np.empty(0)
         for position, i in enumerate(layout.numbers):
             pieces.setdefault(layout.columns[i], []).append((indices, table[f"f{position}"]))
         for position, i in enumerate(layout.others):

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 #: Row numbers, in order: a slice where they are consecutive.
 Rows = slice | np.ndarray[Any, np.dtype[np.intp]]
 
@@ -40,13 +41,13 @@ class Selection(NamedTuple):
         used = [kind for kind in kinds if kind.low is not None or kind.high is not None]
         if len(used) > 1:
             raise ValueError(
-                "steps (start/stop), rows (istart/istop) and values (vstart/vstop) cannot be combined in one read: "
-                f"got {' and '.join(f'{kind.by}s {kind.low}..{kind.high}' for kind in used)}"
+                "steps (start/stop), rows (istart/istop) and values (vstart/vstop) cannot be combined "
+                f"in one read: got {' and '.join(f'{kind.by}s {kind.low}..{kind.high}' for kind in used)}"
             )
         return used[0] if used else cls(None, None, None)
 
 
-def rows_where(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
+def rows_where(mask: Mask) -> Rows:
     """Return the rows at which ``mask`` [n] is true."""
     rows = np.flatnonzero(mask)
     if not len(rows):

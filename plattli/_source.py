@@ -58,6 +58,9 @@ class Source(Protocol):
     def stamp(self) -> object:
         """Return something that changes whenever the manifest does, ``None`` if there is none."""
 
+    def successor(self) -> Archive | None:
+        """Open the archive that this folder was turned into, ``None`` if it was not."""
+
     def close(self) -> None:
         """Let go of what is held open."""
 
@@ -137,7 +140,7 @@ class Folder:
         """Nothing is held open between calls."""
 
     def successor(self) -> Archive | None:
-        """Return the archive that this folder was turned into, ``None`` if it was not."""
+        """See :meth:`Source.successor`."""
         return Archive.at(self.root.parent / ARCHIVE) if self.root.name == METRIC_DIR else None
 
 
@@ -162,7 +165,7 @@ class Archive:
             self._zip: zipfile.ZipFile | None = zipfile.ZipFile(root)
         except _UNREADABLE as error:
             raise NotARunError(f"not a plattli archive: {root} ({error})") from error
-        if MANIFEST not in self._zip.NameToInfo:
+        if MANIFEST not in self._zip.namelist():
             self.close()
             raise NotARunError(f"not a plattli archive: {root} has no {MANIFEST}")
         self._starts: dict[str, int] = {}
@@ -196,27 +199,33 @@ class Archive:
     def _member(self, file: str) -> tuple[zipfile.ZipFile, zipfile.ZipInfo]:
         if self._zip is None:
             raise ReaderClosedError(f"the reader of run {run_name(self.root)!r} was closed: open a new one")
-        member = self._zip.NameToInfo.get(file)
-        if member is None:
-            raise MissingFileError(f"run {run_name(self.root)!r} has no {file} in {self.root}")
-        return self._zip, member
+        try:
+            return self._zip, self._zip.getinfo(file)
+        except KeyError as error:
+            raise MissingFileError(f"run {run_name(self.root)!r} has no {file} in {self.root}") from error
 
     def _start(self, descriptor: int, member: zipfile.ZipInfo) -> int:
         # the central directory says where the member's header is, and only that header how long it is
+        end_of_file = os.fstat(descriptor).st_size
         start = self._starts.get(member.filename)
         if start is None:
-            header = os.pread(descriptor, _HEADER_SIZE, member.header_offset)
+            at = member.header_offset
+            header = os.pread(descriptor, _HEADER_SIZE, at) if 0 <= at < end_of_file else b""
             if len(header) < _HEADER_SIZE or not header.startswith(_HEADER_MAGIC):
                 raise CorruptRunError(f"{member.filename} has no header where {self.root} says it is")
-            start = member.header_offset + _HEADER_SIZE + sum(struct.unpack("<HH", header[-4:]))
+            start = at + _HEADER_SIZE + sum(struct.unpack("<HH", header[-4:]))
             self._starts[member.filename] = start
-        if start + member.file_size > os.fstat(descriptor).st_size:
+        if start + member.file_size > end_of_file:
             raise CorruptRunError(f"{self.root} ends before its member {member.filename} does")
         return start
 
     def stamp(self) -> object:
         """See :meth:`Source.stamp`."""
         return self.root
+
+    def successor(self) -> None:
+        """See :meth:`Source.successor`: nothing replaces an archive."""
+        return
 
     def close(self) -> None:
         """Close the file; what was read before stays."""

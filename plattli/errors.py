@@ -18,6 +18,7 @@
     ├── RunLockedError         (RuntimeError, BlockingIOError)  another live writer owns the run
     ├── RunFinishedError       (RuntimeError)        a writer used after ``finish``
     ├── RunBrokenError         (RuntimeError)        a writer used after its disk failed
+    ├── LogLineError           (ValueError, TypeError)     a line of a JSONL log that is no row
     ├── RowIndexError          (IndexError)          a row that the metric does not have
     ├── ConversionError        (ValueError)          values that the requested dtype cannot hold
     ├── UnstableRunError       (RuntimeError)        a live run that changes faster than it can be read
@@ -110,3 +111,7 @@ class UnstableRunError(PlattliError, RuntimeError):
 
 class ReaderClosedError(PlattliError, RuntimeError):
     """The reader of an archive was closed before this read."""
+
+
+class LogLineError(PlattliError, ValueError, TypeError):
+    """A line of a JSONL training log is not a row, or its step is out of order."""

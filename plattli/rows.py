@@ -165,6 +165,9 @@ class RowWriter:
         self._log.rewrite([row.line(step) for step, row in taken.items()], sync=True)
         self._log.drop_compacting()
         self._rows = taken
+        for step, row in taken.items():
+            for column in row.layout.columns:
+                column.newest = max(column.newest, step)
         self._newest = max(self._newest, *taken, -1)
         if taken and min(taken) <= self._watermark:
             # an interrupted insertion: hot rows must lie above all columns
@@ -285,6 +288,9 @@ class RowWriter:
             rows[step] = row
             self._in_order = in_order
         else:
+            # the log being compacted holds the oldest of our rows too, and readers go by where a step
+            # appears first
+            self.settle()
             ordered = dict(sorted({**rows, step: row}.items()))
             self._log.rewrite([r.line(s) for s, r in ordered.items()])
             self._rows, self._in_order = ordered, True

@@ -16,6 +16,7 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import struct
 import threading
 import time
@@ -227,7 +228,7 @@ class TensorBoardLogger:
         rows, names = check_confusion(matrix, labels)
         step = None if step is None else check_step(step)
         table = _markdown.confusion_table(rows, names, epoch=check_epoch(epoch))
-        tag = name if context is None else f"{check_context(context)}/{name}"
+        tag = f"{name}" if context is None else f"{check_context(context)}/{name}"
         if self._pid != os.getpid() and not self._begin():
             return
         picture = confusion_picture(rows, names)
@@ -323,7 +324,7 @@ class TensorBoardLogger:
             "logdir": self._logdir,
             "step": -1 if self._run is None else self._run.step,
             "late": self._late,
-            "view": f"tensorboard --logdir {os.path.dirname(self._logdir)}",
+            "view": f"tensorboard --logdir {shlex.quote(os.path.dirname(self._logdir))}",
         }
 
     # --- private ----------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ def check(dtype: Any) -> np.dtype[Any] | str:
         return dtype
     if dtype is None:  # which NumPy would take for float64
         raise TypeError("dtype must be 'standard', 'storage' or a NumPy dtype, got None")
-    return np.dtype(dtype)
+    checked: np.dtype[Any] = np.dtype(dtype)
+    return checked
 
 
 def result_dtype(dtype: np.dtype[Any] | str, stored: np.dtype[Any]) -> np.dtype[Any]:

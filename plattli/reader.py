@@ -1,0 +1,550 @@
+"""Read a run: finished or live, folder or archive, while it is being written."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice, zip_longest
+from operator import index
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import numpy as np
+
+from plattli import _casting, _indices
+from plattli._column import OBJECT, MetricRows, Stored, open_stored, storage_dtype
+from plattli._format import CONFIG, DTYPES, MANIFEST, indices_file, run_name, value_file
+from plattli._hotreader import NO_HOT_ROWS, HotReader, HotRows
+from plattli._jsonlines import LineIndex
+from plattli._manifest import Manifest, load
+from plattli._select import Array, Selection, join
+from plattli._source import Archive, Folder
+from plattli.errors import (
+    CorruptRunError,
+    MissingFileError,
+    NotARunError,
+    PlattliError,
+    RowIndexError,
+    UnknownMetricError,
+    UnstableRunError,
+)
+from plattli.runs import is_run, is_run_dir, locate, resolve_run_dir
+
+__all__ = ["Reader", "is_run", "is_run_dir", "resolve_run_dir"]
+
+_ATTEMPTS = 10
+_EVERYTHING = Selection(None, None, None)
+_NOTHING = Selection("row", 0, 0)
+T = TypeVar("T")
+
+
+class Reader:
+    """The metrics of one run.
+
+    A read returns rows that belong together, whatever a writer does meanwhile. Values and steps are
+    read anew by each call; the manifest, the config, the hot rows and row counts are kept until
+    :meth:`refresh`, or until a read finds that the manifest was replaced. If the folder of a run is
+    turned into an archive, its reader goes on with the archive.
+
+    Not for use by several threads at once: give each its own.
+
+    Example::
+
+        with Reader("runs/42") as reader:
+            steps, losses = reader.metric("train/loss")
+            step, loss = reader.metric("train/loss", idx=-1)
+
+    Attributes:
+        exclude_hot: whether rows that are not in the columns yet are left out.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        kind: Literal["dir", "zip"] | None = None,
+        exclude_hot: bool = False,
+    ) -> None:
+        """Open a run.
+
+        Args:
+            path: a run's folder, the ``plattli/`` folder in it, or an archive. Of a run that has both,
+                the archive is read.
+            kind: skip the search: ``path`` is a metric folder (``"dir"``) or an archive (``"zip"``).
+                A folder is not even looked at before the first read.
+            exclude_hot: leave out rows that a live writer has not moved into the columns yet; much
+                faster where there are thousands of metrics.
+
+        Raises:
+            NotARunError: there is no run at ``path``.
+            TypeError: ``path`` is no path, or ``exclude_hot`` no bool.
+            ValueError: an unknown kind.
+        """
+        if not isinstance(exclude_hot, bool):
+            raise TypeError(f"exclude_hot must be a bool, got {type(exclude_hot).__name__}: {exclude_hot!r}")
+        if kind not in (None, "dir", "zip"):
+            raise ValueError(f"kind must be 'dir', 'zip' or None, got {kind!r}")
+        self.exclude_hot = exclude_hot
+        source: Folder | Archive | None
+        if kind is None:
+            source = locate(path)
+            if source is None:
+                raise NotARunError(f"not a plattli run: {path}")
+        else:
+            absolute = Path(path).expanduser().absolute()
+            source = Folder(absolute) if kind == "dir" else Archive(absolute)
+        self._source: Folder | Archive = source
+        self._run = run_name(source.root)
+        self._hot_reader = HotReader(source.root, self._run)
+        self._config: Any = None
+        self._hot: HotRows | None = None
+        self._loaded: Manifest | None = None
+        self._stamp: object = None  # of the manifest that is loaded
+        self._parsed: dict[str, list[_indices.Segment] | None] = {}
+        self._counts: dict[str, int] = {}
+        self._lines: dict[str, LineIndex] = {}
+
+    @property
+    def kind(self) -> Literal["dir", "zip"]:
+        """What is being read: a folder, or an archive."""
+        return self._source.kind
+
+    @property
+    def root(self) -> Path:
+        """Where it is."""
+        return self._source.root
+
+    def __repr__(self) -> str:
+        return f"Reader({str(self.root)!r}, kind={self.kind!r}, exclude_hot={self.exclude_hot})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the archive; later reads from it raise. A folder is not held open."""
+        self._source.close()
+
+    def refresh(self) -> None:
+        """Forget what was kept, so that new metrics, hot rows and counts of a live run show up."""
+        self._config = None
+        self._hot = None
+        self._forget_manifest()
+
+    # ---- what the run holds
+
+    def metrics(self) -> list[str]:
+        """Return the names of all metrics, sorted."""
+        hot = self._hot_rows()
+        return sorted(hot.names.union(self._manifest().specs))
+
+    def manifest(self) -> dict[str, dict[str, Any]]:
+        """Return how each metric is stored: name -> its entry of ``plattli.json``. Don't change it."""
+        return self._manifest().specs
+
+    def config(self) -> Any:
+        """Return the run's config, usually a dict.
+
+        Raises:
+            MissingFileError: the run has none.
+            CorruptRunError: it is not JSON.
+        """
+        if self._config is None:
+            try:
+                self._config = json.loads(self._config_bytes().decode())
+            except (ValueError, RecursionError) as error:
+                raise CorruptRunError(f"{CONFIG} of run {self._run!r} is not JSON: {error}") from error
+        return self._config
+
+    def _config_bytes(self) -> bytes:
+        try:
+            return self._source.read(CONFIG)
+        except MissingFileError:
+            if not self._follow():
+                raise
+            return self._source.read(CONFIG)
+
+    def when_exported(self) -> str | None:
+        """Return when the manifest was last written, such as ``2026-01-03T12:34:56Z``."""
+        return self._manifest().when_exported
+
+    def rows(self, name: str) -> int:
+        """Return how many rows a metric has. Kept until :meth:`refresh`.
+
+        Raises:
+            UnknownMetricError: the run has no such metric.
+        """
+
+        def count() -> int:
+            with self._metric(name) as rows:
+                return rows.rows
+
+        if name not in self._counts:
+            count_now = self._read([name], count)
+            self._counts[name] = count_now
+        return self._counts[name]
+
+    def approx_max_rows(self, nprobes: int = 12) -> int:
+        """Estimate the row count of the longest metric, cheaply and never too high.
+
+        Finished runs know it. For others, steps that the manifest spells out are free, and the sizes of
+        at most ``nprobes`` files are looked at, spread over metrics of different cadence. Hot rows do
+        not count, nor do JSON columns whose end the manifest leaves open.
+
+        Args:
+            nprobes: how many files to look at.
+
+        Raises:
+            TypeError, ValueError: ``nprobes`` is not an integer >= 0.
+        """
+        if isinstance(nprobes, bool):
+            raise TypeError("nprobes must be an int, got a bool")
+        if index(nprobes) < 0:
+            raise ValueError(f"nprobes must be >= 0, got {nprobes}")
+        known = self._manifest().run_rows
+        return known if known is not None else self._read([], lambda: self._probe(nprobes))
+
+    # ---- rows of one metric
+
+    def metric(
+        self,
+        name: str,
+        idx: Any = None,
+        start: float | None = None,
+        stop: float | None = None,
+        istart: int | None = None,
+        istop: int | None = None,
+        vstart: Any = None,
+        vstop: Any = None,
+        *,
+        dtype: Any = "standard",
+    ) -> tuple[Any, Any]:
+        """Return the steps and values of a metric.
+
+        At most one kind of range can be given.
+
+        Args:
+            name: the metric.
+            idx: an integer returns the scalars of that row, negative ones counted from the end, and
+                reads only that row; anything else indexes the selected arrays as NumPy does.
+            start, stop: a range of steps, both inclusive.
+            istart, istop: a range of row numbers, as in a slice.
+            vstart, vstop: a range of values, both inclusive. NaN is in no range.
+            dtype: ``"standard"`` for int64, or float32, float64 and Python objects as stored;
+                ``"storage"`` for whatever is stored; or a NumPy dtype. Integers are converted exactly or
+                not at all.
+
+        Returns:
+            uint32 steps [n] and values [n] in the order in which they were logged, or two scalars. The
+            arrays may be read-only. JSON values are Python objects in a 1-D object array.
+
+        Raises:
+            UnknownMetricError: the run has no such metric.
+            RowIndexError: it has no such row.
+            ValueError: ranges of two kinds.
+            ValueRangeError, ConversionError, DtypeError: a selected value does not fit ``dtype``.
+            CorruptRunError, MissingFileError: the run is damaged.
+            UnstableRunError: a writer changes the run faster than it can be read.
+        """
+        target = _casting.check(dtype)
+        selection = Selection.of(start, stop, istart, istop, vstart, vstop)
+        if isinstance(idx, bool | np.bool_):
+            raise TypeError(f"idx must be an integer, a slice or an array, got the bool {idx}")
+        if selection.by is None and isinstance(idx, int | np.integer):
+            steps, values = self._read([name], lambda: self._row(name, int(idx)))
+            idx = 0
+        else:
+            steps, values = self._read([name], lambda: self._select(name, selection))
+        values = _casting.convert(values, target, name, self._run)
+        return (steps, values) if idx is None else (steps[idx], values[idx])
+
+    def metric_values(
+        self,
+        name: str,
+        start: float | None = None,
+        stop: float | None = None,
+        istart: int | None = None,
+        istop: int | None = None,
+        vstart: Any = None,
+        vstop: Any = None,
+        *,
+        dtype: Any = "standard",
+    ) -> Array:
+        """Return the values of a metric. Arguments and errors are those of :meth:`metric`."""
+        target = _casting.check(dtype)
+        selection = Selection.of(start, stop, istart, istop, vstart, vstop)
+
+        def read() -> Array:
+            with self._metric(name) as rows:
+                return rows.values(rows.select(selection))
+
+        return _casting.convert(self._read([name], read), target, name, self._run)
+
+    def metric_indices(
+        self,
+        name: str,
+        start: float | None = None,
+        stop: float | None = None,
+        istart: int | None = None,
+        istop: int | None = None,
+        vstart: Any = None,
+        vstop: Any = None,
+    ) -> Array:
+        """Return the steps of a metric, uint32. Arguments and errors are those of :meth:`metric`."""
+        selection = Selection.of(start, stop, istart, istop, vstart, vstop)
+
+        def read() -> Array:
+            with self._metric(name) as rows:
+                return rows.steps(rows.select(selection))
+
+        return self._read([name], read)
+
+    # ---- rows of several metrics
+
+    def table(
+        self,
+        names: Iterable[str],
+        on: str = "step",
+        start: float | None = None,
+        stop: float | None = None,
+        istart: int | None = None,
+        istop: int | None = None,
+        vstart: Any = None,
+        vstop: Any = None,
+        *,
+        dtype: Any = "standard",
+    ) -> tuple[Array, dict[str, Array]]:
+        """Return several metrics at the steps that all of them have.
+
+        Args:
+            names: the metrics; repeated names count once.
+            on: what the ranges select from: ``"step"`` for the joined rows, or a metric, whose rows
+                decide which steps are looked at. It need not be among ``names``.
+            start, stop, istart, istop, vstart, vstop: see :meth:`metric`. Values need a metric as ``on``.
+            dtype: see :meth:`metric`; or a mapping from names to dtypes, the others being standard.
+
+        Returns:
+            uint32 steps [n], and the values [n] of each metric in the order asked for.
+
+        Raises:
+            ValueError: no names, dtypes for metrics that were not asked for, or ranges that do not fit.
+            TypeError: a string as ``names``.
+            PlattliError: as :meth:`metric`.
+        """
+        if isinstance(names, str):
+            raise TypeError(f"names must be an iterable of metric names, got {names!r}: use [{names!r}]")
+        wanted = list(dict.fromkeys(names))
+        if not wanted:
+            raise ValueError(f"table needs at least one metric name (run {self._run!r})")
+        dtypes = _dtypes_for(wanted, dtype)
+        selection = Selection.of(start, stop, istart, istop, vstart, vstop)
+        if on == "step" and selection.by == "value":
+            raise ValueError("a range of values (vstart/vstop) needs a metric as `on`, got on='step'")
+
+        def read() -> tuple[Array, list[Array]]:
+            if on != "step":
+                return self._table_on(wanted, on, selection)
+            window = selection if selection.by == "step" else _EVERYTHING
+            steps, columns = join([self._select(name, window) for name in wanted])
+            if selection.by == "row":
+                cut = slice(selection.low, selection.high)
+                return steps[cut], [values[cut] for values in columns]
+            return steps, columns
+
+        steps, columns = self._read([*wanted, on], read)
+        return steps, {
+            name: _casting.convert(values, target, name, self._run)
+            for name, values, target in zip(wanted, columns, dtypes, strict=True)
+        }
+
+    def _table_on(self, wanted: Sequence[str], on: str, selection: Selection) -> tuple[Array, list[Array]]:
+        chosen = self._select(on, selection)
+        steps = chosen[0]
+        window = Selection("step", steps.min(), steps.max()) if len(steps) else _NOTHING
+        columns = [chosen if name == on else self._select(name, window) for name in wanted]
+        if on not in wanted:
+            columns.append(chosen)
+        common, values = join(columns)
+        return common, values[: len(wanted)]
+
+    # ---- reading, once
+
+    def _row(self, name: str, row: int) -> tuple[Array, Array]:
+        with self._metric(name) as rows:
+            at = row + rows.rows if row < 0 else row
+            if not 0 <= at < rows.rows:
+                raise RowIndexError(
+                    f"index {row} is out of range for metric {name!r} with {rows.rows} rows (run {self._run!r})"
+                )
+            chosen = rows.select(Selection("row", at, at + 1))
+            return rows.steps(chosen), rows.values(chosen)
+
+    def _select(self, name: str, selection: Selection) -> tuple[Array, Array]:
+        with self._metric(name) as rows:
+            chosen = rows.select(selection)
+            return rows.steps(chosen), rows.values(chosen)
+
+    @contextmanager
+    def _metric(self, name: str) -> Iterator[MetricRows]:
+        hot = self._hot_rows()  # before the columns: a row that moves meanwhile is seen in both, not in none
+        spec = self._manifest().specs.get(name)
+        where = f"metric {name!r} (run {self._run!r})"
+        with ExitStack() as files:
+            if spec is not None:
+                try:
+                    stored = files.enter_context(
+                        open_stored(
+                            self._source,
+                            name,
+                            spec,
+                            self._segments(name, spec),
+                            self._lines.setdefault(name, LineIndex()),
+                            self._run,
+                        )
+                    )
+                except MissingFileError:
+                    # a live run may have announced a metric whose files it has not made yet
+                    live = self.kind == "dir" and (self.exclude_hot or hot.exists)
+                    if not live or self._is_outdated() or self._has_successor():
+                        raise
+                    stored = Stored(where, storage_dtype(spec, where))
+            elif name in hot.names:
+                stored = Stored(where, OBJECT)
+            else:
+                raise UnknownMetricError(f"unknown {where}")
+            yield MetricRows(name, self._run, stored, hot)
+
+    def _probe(self, budget: int) -> int:
+        longest = 0
+        # what is worth a look, by cadence, with step files first: (closed rows, first step, file, row size)
+        groups: dict[int, list[tuple[int, int, str, int]]] = defaultdict(list)
+        for name, spec in self._manifest().specs.items():
+            segments = self._segments(name, spec)
+            if segments is None:
+                groups[0].append((0, 0, indices_file(name), 4))
+            elif not segments or segments[-1].stop is not None:
+                longest = max(longest, _indices.count(segments, sys.maxsize))
+            elif spec["dtype"] in DTYPES:
+                closed = _indices.count(segments[:-1], sys.maxsize)
+                file = value_file(name, spec["dtype"])
+                groups[segments[-1].step].append(
+                    (closed, segments[0].start, file, DTYPES[spec["dtype"]].itemsize)
+                )
+        # those that had more rows already come first in their group, then those that began earlier
+        queues = [sorted(groups[step], key=lambda probe: (-probe[0], probe[1])) for step in sorted(groups)]
+        turns = (probe for turn in zip_longest(*queues) for probe in turn if probe is not None)
+        for _, _, file, size in islice(turns, budget):
+            longest = max(longest, self._size(file) // size)
+        return longest
+
+    def _size(self, file: str) -> int:
+        try:
+            with self._source.open(file) as blob:
+                return blob.size
+        except MissingFileError:
+            return 0
+
+    # ---- what is kept, and for how long
+
+    def _read(self, names: Sequence[str], read: Callable[[], T]) -> T:
+        """Call ``read`` until the manifest says the same about ``names`` before and after.
+
+        Writers publish a change of the manifest before the rows that need it. So rows that were read
+        while the manifest stood still are what it says they are.
+        """
+        failure: PlattliError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                result = read()
+            except (MissingFileError, UnstableRunError, CorruptRunError) as error:
+                failure = error
+                if not self._catch_up() and not self._follow() and not isinstance(error, UnstableRunError):
+                    raise
+                continue
+            used = self._manifest().specs
+            if not self._catch_up():
+                return result
+            now = self._manifest().specs
+            if all(used.get(name) == now.get(name) for name in names):
+                return result
+        raise UnstableRunError(
+            f"run {self._run!r} changed {_ATTEMPTS} times while it was read: try again"
+        ) from failure
+
+    def _manifest(self) -> Manifest:
+        if self._loaded is None:
+            self._stamp = self._source.stamp()
+            try:
+                data = self._source.read(MANIFEST)
+            except MissingFileError:
+                if not self._follow():
+                    raise
+                return self._manifest()
+            self._loaded = load(data, self._run)
+        return self._loaded
+
+    def _forget_manifest(self) -> None:
+        self._loaded = None
+        self._stamp = None
+        self._parsed.clear()
+        self._counts.clear()
+        self._lines.clear()
+
+    def _segments(self, name: str, spec: Mapping[str, Any]) -> list[_indices.Segment] | None:
+        if name not in self._parsed:
+            self._parsed[name] = _indices.parse(spec["indices"], name, self._run)
+        return self._parsed[name]
+
+    def _hot_rows(self) -> HotRows:
+        if self.exclude_hot or self.kind == "zip" or self._manifest().run_rows is not None:
+            return NO_HOT_ROWS
+        if self._hot is None:
+            self._hot = self._hot_reader.read()
+            if self._is_outdated():
+                # the manifest was read earlier, and may lack metrics of rows that were read now
+                self._forget_manifest()
+                return self._hot_rows()
+        return self._hot
+
+    def _is_outdated(self) -> bool:
+        # a folder without a manifest is being removed: what was read from it is still true
+        return self._source.stamp() not in (self._stamp, None)
+
+    def _catch_up(self) -> bool:
+        """Forget what a new manifest has outdated. Return whether there is one."""
+        outdated = self._is_outdated()
+        if outdated:
+            self.refresh()
+        return outdated
+
+    def _has_successor(self) -> bool:
+        archive = self._source.successor()
+        if archive is not None:
+            archive.close()
+        return archive is not None
+
+    def _follow(self) -> bool:
+        """Go on with the archive that the folder was turned into. Return whether there is one."""
+        archive = self._source.successor()
+        if archive is None:
+            return False
+        self._source = archive
+        self.refresh()
+        return True
+
+
+def _dtypes_for(names: Sequence[str], dtype: Any) -> list[np.dtype[Any] | str]:
+    if not isinstance(dtype, Mapping):
+        return [_casting.check(dtype)] * len(names)
+    unknown = [name for name in dtype if name not in names]
+    if unknown:
+        raise ValueError(f"dtype names metrics that were not asked for: {unknown}")
+    return [_casting.check(dtype.get(name, "standard")) for name in names]
