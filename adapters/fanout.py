@@ -543,13 +543,13 @@ class _Process(_Replica):
             files.forget()  # the directory held another run
             cursor = None
         if resumed and self._record is None:
-            files.forget()
+            files.forget()  # a replica that is new in this tee
         elif cursor is not None:
             clip(cursor, run)
             files.save_cursor(cursor)
         if (state := files.load_state()) is not None:
             state.attempts, state.finished, state.error = 0, False, None
-            state.record = dict(self._record) if self._record is not None else state.record
+            # what the follower itself noted of this run is newer than the checkpoint's
             files.save_state(state)
         record = dict(self._record) if self._record is not None else None
         self._job = Job(run.resolve(), self._recipe, record, self.poll, os.getpid(), list(sys.path))

@@ -316,6 +316,9 @@ def clip(cursor: Cursor, run: Path) -> None:
                 cursor.delivered[name] = _with([], kept) if len(kept) else []
     except NotARunError:
         cursor.delivered.clear()
+    # a tracker may begin a new segment, which should tell what the run is without the others
+    cursor.params.clear()
+    cursor.tags.clear()
     cursor.finished = False
 
 
