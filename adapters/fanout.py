@@ -42,6 +42,8 @@ from loggers.verbs import (
 
 #: How often a follower process is started again after it died (not: after its backend failed).
 MAX_RESTARTS: Final = 3
+#: How long a resume waits for the follower of the process before it.
+_PATIENCE_S: Final = 10.0
 
 
 class TeeLogger:
@@ -195,7 +197,6 @@ class TeeLogger:
             return
         self._finished = True
         deadline = time.monotonic() + self._finish_timeout
-        problems: list[str] = []
         for replica in reversed(self._replicas):
             if not self._started:
                 continue  # nothing was ever logged, so there is nothing to end
@@ -203,18 +204,17 @@ class TeeLogger:
                 replica.finish(status, deadline)
             else:
                 replica.abandon(status)
-        for replica in reversed(self._replicas):
-            if problem := replica.missing(self._run_path()):
-                problems.append(problem)
+        problems = [(r, problem) for r in self._replicas if (problem := r.missing(self._run_path()))]
         self._speak()
         if failure is not None:
-            for problem in problems:
+            for _, problem in problems:
                 failure.add_note(problem)
             raise failure
         if problems and self._strict:
-            raise UndeliveredError("; ".join(problems))
-        for problem in problems:
-            warnings.warn(problem, RuntimeWarning, stacklevel=3)
+            raise UndeliveredError("; ".join(problem for _, problem in problems))
+        for replica, problem in problems:
+            if not replica.told:
+                warnings.warn(problem, RuntimeWarning, stacklevel=3)
 
     def run_id(self) -> str | None:
         """Return the primary's run id."""
@@ -239,6 +239,9 @@ class TeeLogger:
             raise RecordError(f"expected the state of a TeeLogger (primary, replicas), got {state!r:.200}")
         if self._started:
             raise RecordError("this tee has begun to log already: reattach before logging anything")
+        for replica in self._replicas:
+            # the follower of a killed process delivers the rest before the primary cuts it off
+            replica.end_predecessor(self._run_path())
         resume(self._primary, state["primary"])
         records = list(state["replicas"])
         for replica in self._replicas:
@@ -333,6 +336,8 @@ class _Replica:
         self.restarts = 0
         #: what the caller has not been told yet
         self.notices: list[str] = []
+        #: the caller knows that this replica is behind: one warning is enough
+        self.told = False
 
     @property
     def name(self) -> str:
@@ -341,6 +346,9 @@ class _Replica:
     def owns(self, record: Mapping[str, Any]) -> bool:
         """Tell whether a record of a tee's state is of this replica's type."""
         return record.get("logger") == type_name(self.logger)
+
+    def end_predecessor(self, run: Path) -> None:
+        """Let whoever worked for an earlier process on the same run come to an end."""
 
     def prepare(self, record: Mapping[str, Any] | None) -> None:
         """Take the replica's own record of a state, before :meth:`start`."""
@@ -429,6 +437,7 @@ class _Inline(_Replica):
         follower = _Thread(self.logger, self.key, self.poll)
         follower.error = f"{type(error).__name__}: {error}"
         follower.delivered = self.delivered
+        follower.told = True
         follower.notices = [
             *self.notices,
             f"{self.name} failed ({follower.error}); a thread goes on with it from what is stored in {run}, "
@@ -464,10 +473,9 @@ class _Thread(_Replica):
     def begin(self, run: Path, cursor: Cursor) -> None:
         self._run = run
         self._cursor = cursor
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._follow, name=f"follower-{self.key}", daemon=True
-        )
+        #: set at finish: from then on one more failure is the last
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"follower-{self.key}", daemon=True)
         self._thread.start()
 
     def prepare(self, record: Mapping[str, Any] | None) -> None:
@@ -477,31 +485,30 @@ class _Thread(_Replica):
         raise LoggerError("a follower thread begins in the middle of a run")
 
     def _follow(self) -> None:
-        before = self.delivered
+        before, failures, lines = self.delivered, 0, 0
 
         def note(cursor: Cursor) -> None:
             self.delivered = before + cursor.lines
-            if cursor.lines > progress[0]:
-                progress[0], progress[1] = cursor.lines, 0
-                self.error = None
 
-        progress = [0, 0]
         while not self._cursor.finished:
+            closing = self._closing.is_set()
             try:
                 replay(self._run, self.logger, since=self._cursor, follow=True, poll=self.poll, progress=note)
-                return
+                self.error = None
             except Exception as error:
                 self.error = f"{type(error).__name__}: {error}"
-                progress[1] += 1
-                if self._stop.wait(min(0.25 * 2.0 ** progress[1], 30.0)):
+                if closing:
                     return
+                failures = 0 if self._cursor.lines > lines else failures + 1
+                lines = self._cursor.lines
+                self._closing.wait(min(0.25 * 2.0**failures, 30.0))
 
     def finish(self, status: str, deadline: float) -> None:
+        self._closing.set()
         self._thread.join(max(deadline - time.monotonic(), 0.0))
-        self._stop.set()
 
     def abandon(self, status: str) -> None:
-        self._stop.set()
+        self._closing.set()
 
     def missing(self, run: Path) -> str | None:
         if self._cursor.finished:
@@ -530,14 +537,30 @@ class _Process(_Replica):
         self._job: Job | None = None
         self._watcher: threading.Thread | None = None
 
+    def _files_of(self, run: Path) -> JobFiles:
+        return JobFiles((run if run.suffix != ".jsonl" else run.parent) / FOLDER, self.key)
+
+    def end_predecessor(self, run: Path) -> None:
+        files = self._files_of(run)
+        if not files.folder.exists():
+            return
+        deadline = time.monotonic() + _PATIENCE_S
+        while (lock := files.try_lock()) is None:
+            if time.monotonic() > deadline:
+                # it hangs in its backend; what it has not delivered is ours to deliver
+                if not files.end_worker():
+                    return  # on another machine: our follower waits for its lock
+                deadline = time.monotonic() + _PATIENCE_S
+            time.sleep(0.05)
+        os.close(lock)
+
     def prepare(self, record: Mapping[str, Any] | None) -> None:
         self._record = record
 
     def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
-        folder = (run if run.suffix != ".jsonl" else run.parent) / FOLDER
-        files = self._files = JobFiles(folder, self.key)
-        folder.mkdir(parents=True, exist_ok=True)
-        _end_predecessor(files)
+        self.end_predecessor(run)
+        files = self._files = self._files_of(run)
+        files.folder.mkdir(parents=True, exist_ok=True)
         cursor = files.load_cursor()
         if cursor is not None and cursor.run_id not in (None, run_id):
             files.forget()  # the directory held another run
@@ -584,14 +607,12 @@ class _Process(_Replica):
                     f"{self.name} could not be reached and is left behind ({self.error}); training goes on. "
                     f"{self._how_to_send()}"
                 )
-                self._told = True
+                self.told = True
                 return
             self.restarts += 1
             if self._ending.wait(2.0 ** (self.restarts - 2)):
                 return
             self._launch()
-
-    _told = False
 
     def finish(self, status: str, deadline: float) -> None:
         if self._watcher is not None:
@@ -645,7 +666,7 @@ class _Process(_Replica):
 
     def missing(self, run: Path) -> str | None:
         state = self._state()
-        if (state is not None and state.finished) or self._told or self._job is None:
+        if (state is not None and state.finished) or self._job is None:
             return None
         why = (state.error if state is not None else None) or self.error or "it did not answer in time"
         return f"{self.name} did not get everything ({why}). {self._how_to_send()}"
@@ -663,21 +684,6 @@ def _replica(logger: Any, key: str, poll: float) -> _Replica:
     if placement not in ("inline", "process"):
         raise ValueError(f"{type(logger).__name__}.placement must be 'inline' or 'process', got {placement!r}")
     return (_Process if placement == "process" else _Inline)(logger, key, poll)
-
-
-def _end_predecessor(files: JobFiles, patience: float = 5.0) -> None:
-    """Let the follower of a killed process end: its run is ours now, which it sees within a moment.
-
-    One that hangs in its backend is ended; what it has not delivered is ours to deliver.
-    """
-    deadline = time.monotonic() + patience
-    while (lock := files.try_lock()) is None:
-        if time.monotonic() > deadline:
-            if not files.end_worker():
-                return  # on another machine: our follower waits for its lock
-            deadline = time.monotonic() + patience
-        time.sleep(0.05)
-    os.close(lock)
 
 
 __all__ = ["TeeLogger"]

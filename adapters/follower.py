@@ -185,8 +185,8 @@ class _OwnerGone(threading.Event):
 
 def work(
     files: JobFiles, job: Job, *, progress: Callable[[Cursor], None] | None = None, follow: bool = True
-) -> None:
-    """Deliver a job's run to its logger, to the end. Raises whatever the logger raises."""
+) -> Cursor:
+    """Deliver a job's run to its logger, to the end; return where that is. Raises whatever the logger raises."""
     logger = pickle.loads(job.recipe)
     state = files.load_state() or State(type(logger).__name__)
     cursor = files.load_cursor() or Cursor()
@@ -228,11 +228,14 @@ def work(
         raise
     if cursor.finished:
         files.job.unlink(missing_ok=True)
+    return cursor
 
 
 def main(argv: list[str] | None = None) -> int:
     """Work a job off; return 0 when all is delivered."""
     path = Path((argv or sys.argv[1:])[0])
+    if hasattr(os, "nice"):
+        os.nice(5)  # training goes first
     files = JobFiles(path.parent, path.stem)
     deadline = time.monotonic() + _PATIENCE_S
     while (lock := files.try_lock()) is None:

@@ -104,9 +104,9 @@ class Stored:
             return np.frombuffer(data, self._file_dtype).astype(self.dtype, copy=False)
         data = self._read(self._values, int(self._offsets[low]), int(self._offsets[high]))
         try:
-            return _jsonlines.objects(_jsonlines.parse_all(data), high - low)
+            return _jsonlines.objects(_jsonlines.parse_all(data, low), high - low)
         except ValueError as error:
-            raise CorruptRunError(f"values of {self._where}, counted from row {low}: {error}") from error
+            raise CorruptRunError(f"values of {self._where}: {error}") from error
 
     def _read(self, blob: Blob, start: int, end: int) -> bytes:
         data = blob.read(start, end - start)

@@ -45,17 +45,21 @@ def is_valid(line: bytes) -> bool:
     return True
 
 
-def parse_all(data: bytes) -> list[Any]:
+def parse_all(data: bytes, first: int = 0) -> list[Any]:
     """Return the value of each line.
 
+    Args:
+        data: whole lines.
+        first: the number of the first one, for the message.
+
     Raises:
-        ValueError: one of them has none; the message says which, counted from 0.
+        ValueError: one of them has none; the message says which.
     """
     values: list[Any] = []
     try:
         values.extend(map(parse, data.splitlines()))
     except ValueError as error:
-        raise ValueError(f"line {len(values)} is not JSON: {error}") from error
+        raise ValueError(f"row {first + len(values)} is not JSON: {error}") from error
     return values
 
 

@@ -72,7 +72,7 @@ def by_column(
         indices = np.array(steps, np.uint32)
         # one copy turns rows into columns; a layout without numbers has nothing to turn
         packed = b"".join(row.packed for row in members)
-        table = np.frombuffer(packed, layout.table) if layout.numbers else np.empty(0)
+        table: Any = np.frombuffer(packed, layout.table) if layout.numbers else None
         for position, i in enumerate(layout.numbers):
             pieces.setdefault(layout.columns[i], []).append((indices, table[f"f{position}"]))
         for position, i in enumerate(layout.others):

@@ -74,6 +74,7 @@ class _Extent:
         self._start = start
 
     def read(self, offset: int, length: int) -> bytes:
+        length = max(0, min(length, self.size - offset))  # behind a stretch, others begin
         data = os.pread(self._descriptor, length, self._start + offset)
         if len(data) == length or not data:
             return data

@@ -290,7 +290,7 @@ def test_one_row_of_a_json_column_needs_no_other(folder):
     assert reader.rows("j") == 3
     assert reader.metric("j", idx=-1) == (2, 2)
     assert reader.metric("j", idx=0) == (0, 0)
-    with pytest.raises(CorruptRunError, match="counted from row 1: line 0"):
+    with pytest.raises(CorruptRunError, match=r"'j' \(run 'run7'\): row 1 is not JSON"):
         reader.metric("j", istart=1)
 
 

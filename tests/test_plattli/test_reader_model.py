@@ -65,8 +65,10 @@ def lay_out(root, model):
         if spec["indices"] == "indices":
             append_steps(folder, name, steps)
         values = [value for _, value in stored]
-        if dtype != "jsonl" and values and values == sorted(values):
-            spec["monotonic"] = "inc"
+        if dtype != "jsonl" and values and not any(value != value for value in values):
+            for flag, ordered in (("dec", sorted(values, reverse=True)), ("inc", sorted(values))):
+                if values == ordered:
+                    spec["monotonic"] = flag
         if stored or name in str(hot):
             specs[name] = spec
     for step in sorted(hot):

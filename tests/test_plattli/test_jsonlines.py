@@ -1,0 +1,91 @@
+"""JSON lines, against splitting and parsing everything."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plattli import _jsonlines
+from plattli._jsonlines import LineIndex
+
+
+class Bytes:
+    """Bytes as a blob."""
+
+    def __init__(self, data):
+        self.size = len(data)
+        self.data = data
+
+    def read(self, offset, length):
+        return self.data[offset : offset + length]
+
+
+lines = st.lists(st.sampled_from(["1", "null", '"a\u2028b"', '{"k": [1]}', " 2 ", "[]", "NaN"]), max_size=8)
+
+
+@given(lines, st.sampled_from(["\n", "\r", "\r\n"]), st.sampled_from(["", "3", '"to', "\r", "\n", "x\r\n"]))
+def test_index_finds_every_line(parts, end, tail):
+    """Lines are where splitting finds them, without a last one that is no JSON."""
+    data = "".join(part + end for part in parts).encode() + tail.encode()
+    expected = data.splitlines(keepends=True)
+    if expected and not _jsonlines.is_valid(expected[-1]):
+        expected.pop()
+
+    offsets = LineIndex().update(Bytes(data)).tolist()
+
+    assert [data[a:b] for a, b in itertools.pairwise(offsets)] == expected
+
+
+@given(lines, st.data())
+def test_index_of_a_growing_file(parts, data):
+    """An index that watched a file grow is the index of the whole file."""
+    text = "".join(part + data.draw(st.sampled_from(["\n", "\n", "\r\n"])) for part in parts).encode()
+    index = LineIndex()
+    for size in sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4))):
+        index.update(Bytes(text[:size]))
+
+    assert index.update(Bytes(text)).tolist() == LineIndex().update(Bytes(text)).tolist()
+
+
+def test_long_files_are_scanned_in_pieces(monkeypatch):
+    """Lines may lie across the pieces in which a file is scanned."""
+    monkeypatch.setattr(_jsonlines, "_CHUNK", 3)
+    data = b"".join(b"%d\n" % n for n in range(200))
+
+    offsets = LineIndex().update(Bytes(data)).tolist()
+
+    assert [int(data[a:b]) for a, b in itertools.pairwise(offsets)] == list(range(200))
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
+def test_parse_equals_the_standard_library(value):
+    """Values come out as the standard library reads them, surrounded by white space or not."""
+    for text in (json.dumps(value), f" {json.dumps(value)}\t"):
+        assert repr(_jsonlines.parse(text.encode())) == repr(json.loads(text))
+
+
+def test_numbers_beyond_64_bits_and_infinities():
+    """Big integers stay exact; the non-finite tokens are read."""
+    assert _jsonlines.parse(b"123456789012345678901234567890") == 123456789012345678901234567890
+    assert _jsonlines.parse(b"-Infinity") == -math.inf
+
+
+@pytest.mark.parametrize("line", [b"", b"1 2", b"{", b"\xff", b"[" * 100_000, b"\xef\xbb\xbf1", b"'a'"])
+def test_what_is_no_value(line):
+    """Anything else is a ValueError."""
+    assert not _jsonlines.is_valid(line)
+    with pytest.raises(ValueError, match="row 12 is not JSON"):
+        _jsonlines.parse_all(b"1\n2\n" + line + b"\n", first=10)
+
+
+def test_objects_keep_lists():
+    """Lists of one length do not become a second dimension."""
+    array = _jsonlines.objects([[1, 2], [3, 4]], 2)
+
+    assert array.shape == (2,)
+    assert array.tolist() == [[1, 2], [3, 4]]
