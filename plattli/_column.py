@@ -129,9 +129,10 @@ class Stored:
         return rows_where(values_between(self._all, low, high, self._where))
 
     def _bisect(self, low: Any, high: Any) -> Rows:
-        def first(predicate: Callable[[Any], Any]) -> int:
+        def first(holds: Callable[[Array], Any]) -> int:
+            # arrays of one, because a bound is rounded to the width of an array, as in a scan
             rows = range(self.rows)
-            return bisect_left(rows, True, key=lambda row: bool(predicate(self.values(row, row + 1)[0])))
+            return bisect_left(rows, True, key=lambda row: bool(holds(self.values(row, row + 1))[0]))
 
         if low != low or high != high:  # NaN
             return slice(0, 0)

@@ -237,7 +237,8 @@ class Reader:
                 reads only that row; anything else indexes the selected arrays as NumPy does.
             start, stop: a range of steps, both inclusive.
             istart, istop: a range of row numbers, as in a slice.
-            vstart, vstop: a range of values, both inclusive. NaN is in no range.
+            vstart, vstop: a range of values, both inclusive. NaN is in no range. For a float32 column
+                the bounds are rounded to float32, so that 0.1 is in 0.1 .. 0.1.
             dtype: ``"standard"`` for int64, or float32, float64 and Python objects as stored;
                 ``"storage"`` for whatever is stored; or a NumPy dtype. Integers are converted exactly or
                 not at all.
