@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import secrets
@@ -12,13 +13,16 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
 
 from loggers import names as _names
 from loggers.contract import JSON
 from loggers.errors import (
     LoggerError,
     LoggerFinishedError,
+    MetricNameError,
     MetricValueError,
     RecordError,
     RunExistsError,
@@ -44,6 +48,24 @@ from plattli.rows import Json, RowWriter, exists
 RUN_KEY: Final = "_run"
 #: Statuses that end a run for good; the others leave it open for a resume.
 _FINAL: Final = ("completed", "early_stop")
+#: Stands in a state's steps for what belongs to no context: ``log_other``, confusions without one.
+_WHOLE_RUN: Final = ""
+
+
+class _Line(NamedTuple):
+    """What one kind of line is on disk; worked out once.
+
+    Attributes:
+        names: stored names of the values kept, then of epoch and walltime.
+        keep: positions of the values kept, ``None`` for all.
+        refused: metric -> why no name on disk can hold it.
+        clashes: metrics that have the name of one of the logger's own.
+    """
+
+    names: tuple[str, ...]
+    keep: tuple[int, ...] | None
+    refused: dict[str, str]
+    clashes: list[str]
 
 
 class PlattliLogger:
@@ -98,8 +120,10 @@ class PlattliLogger:
             raise LoggerError(f"if_exists must be 'refuse', 'append' or 'replace', got {if_exists!r}")
         if floats not in ("exact", "f32", "f64"):
             raise LoggerError(f"floats must be 'exact', 'f32' or 'f64', got {floats!r}")
+        if run_id is not None and (not isinstance(run_id, str) or not run_id):
+            raise LoggerError(f"run_id must be a non-empty string, or None to have one made up, got {run_id!r}")
         self._directory = Path(directory)
-        self._run_id = run_id or _new_id()
+        self._run_id = _new_id() if run_id is None else run_id
         self._if_exists: Literal["refuse", "append", "replace"] = if_exists
         self._floats: Literal["exact", "f32", "f64"] = floats
         self._walltime = walltime
@@ -110,9 +134,9 @@ class PlattliLogger:
         self._writer: RowWriter | None = None
         self._mutex = threading.RLock()
         self._config: dict[str, Any] = {}
-        #: (context, has epoch, metric names) -> stored names, and which of the values to keep
-        self._lines: dict[tuple[Any, ...], tuple[tuple[str, ...], tuple[int, ...] | None]] = {}
-        #: stored context -> highest step logged in it
+        #: (context, has epoch, metric names) -> what such a line is on disk
+        self._lines: dict[tuple[Any, ...], _Line] = {}
+        #: context -> highest step logged in it
         self._steps: dict[str, int] = {}
         self._warned: set[str] = set()
         _LIVE.add(self)
@@ -139,58 +163,88 @@ class PlattliLogger:
 
         Raises:
             StepError: no integer in 0 … 2**32 - 1. Nothing was written.
+            MetricNameError: a context that nothing can store. Nothing was written.
             MetricValueError: names what could not be stored; the rest of the line was.
             RunExistsError: the directory holds a run already.
             OSError: the disk failed. Nothing was written.
         """
         if type(step) is not int or not 0 <= step <= MAX_STEP:
             step = _storable(check_step(step))
-        if epoch is not None and type(epoch) is not int:
+        if epoch is not None and (type(epoch) is not int or epoch < 0):
             epoch = check_epoch(epoch)
+        if type(context) is not str or not context:
+            context = check_context(context)
         values, problems = plain(metrics)
         with self._mutex:
+            key = (context, epoch is None, *values)
+            line = known = self._lines.get(key)
+            if line is None:
+                line = self._new_line(context, epoch is None, values)
             writer = self._writer
             if writer is None or writer.lost is not None:
                 writer = self._open()
                 if writer is None:
                     return
-            key = (context, epoch is None, *values)
-            line = self._lines.get(key) or self._new_line(key, context, epoch is None, values)
             row = [*values.values()]
-            if line[1] is not None:
-                row = [row[i] for i in line[1]]
+            if line.keep is not None:
+                row = [row[i] for i in line.keep]
             if epoch is not None:
                 row.append(epoch)
             if self._walltime:
-                row.append(float(axes["walltime"]) if "walltime" in axes else time.time())
-            unfit = writer.append(step, line[0], tuple(row))
+                given = axes.get("walltime")
+                now = time.time() if given is None else float(given)
+                # an np.float64 makes the column one, whatever `floats` says of the metrics
+                row.append(now if known is not None else np.float64(now))
+            unfit = writer.append(step, line.names, tuple(row))
+            if known is None:
+                self._remember(key, line)
             if step > self._steps.get(context, -1):
                 self._reached(context, step)
-        if unfit or problems:
-            raise_for(
-                {**problems, **{_names.decode(name): str(error) for name, error in unfit.items()}},
-                where=f"{context} line at step {step} of run {self._directory.name!r}",
-            )
+        if unfit or problems or line.refused or line.clashes:
+            self._tell(context, step, {**problems, **line.refused}, unfit, line.clashes)
 
-    def _new_line(
-        self, key: tuple[Any, ...], context: str, no_epoch: bool, values: Mapping[str, Any]
-    ) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
-        """Work out, once per kind of line, what its metrics are called on disk."""
-        check_context(context)
+    def _new_line(self, context: str, no_epoch: bool, values: Mapping[str, Any]) -> _Line:
+        """Work out what the metrics of a kind of line are called on disk; write nothing."""
+        _names.encode(f"{context}/x")  # a context that cannot be stored costs the line, a metric only itself
         carriers = ([] if no_epoch else ["epoch"]) + (["walltime"] if self._walltime else [])
-        clash = [name for name in carriers if name in values]
-        for name in clash:
+        clashes = [name for name in carriers if name in values]
+        stored: list[str] = []
+        keep: list[int] = []
+        refused: dict[str, str] = {}
+        for position, name in enumerate(values):
+            if name in clashes:
+                continue
+            try:
+                stored.append(_names.encode(f"{context}/{name}"))
+                keep.append(position)
+            except MetricNameError as error:
+                refused[name] = str(error)
+        stored += [_names.encode(f"{context}/{name}") for name in carriers]
+        return _Line(tuple(stored), None if len(keep) == len(values) else tuple(keep), refused, clashes)
+
+    def _remember(self, key: tuple[Any, ...], line: _Line) -> None:
+        if len(self._lines) >= 4096:  # callers whose lines never look alike
+            self._lines.clear()
+        self._lines[key] = line
+
+    def _tell(
+        self,
+        context: str,
+        step: int,
+        problems: dict[str, str],
+        unfit: Mapping[str, Exception],
+        clashes: Iterable[str],
+    ) -> None:
+        """Say what of a line is not stored, now that the rest of it is."""
+        prefix = f"{context}/"
+        for name, error in unfit.items():
+            problems[_names.decode(name).removeprefix(prefix)] = str(error)
+        raise_for(problems, where=f"the {context} line at step {step} of run {self._directory.name!r}")
+        for name in clashes:
             self._warn_once(
                 f"metric {name!r} of context {context!r} is not stored: the logger's own {context}/{name} is; "
                 f"log it under another name"
             )
-        keep = tuple(i for i, name in enumerate(values) if name not in clash) if clash else None
-        kept = [name for name in values if name not in clash]
-        stored = tuple(_names.encode(f"{context}/{name}") for name in (*kept, *carriers))
-        if len(self._lines) >= 4096:  # callers whose lines never look alike
-            self._lines.clear()
-        self._lines[key] = stored, keep
-        return stored, keep
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Put hyperparameters into ``config.json``; earlier values of changed ones stay in its history."""
@@ -199,7 +253,7 @@ class PlattliLogger:
         with self._mutex:
             if self._open() is None:
                 return
-            changed = {k: self._config[k] for k, v in new.items() if k in self._config and self._config[k] != v}
+            changed = {k: self._config[k] for k, v in new.items() if k in self._config and not _same(self._config[k], v)}
             if changed:
                 self._run_info["params_history"].append({"time": _now(), "params": changed})
             if any(k not in self._config for k in new) or changed:
@@ -222,7 +276,7 @@ class PlattliLogger:
         data, problem = plain_value(value)
         if problem is not None:
             raise_for({key: problem}, where=f"log_other of run {self._directory.name!r}")
-        self._append_json(f"other/{key}", self._current_step(), data)
+        self._append_json(f"other/{key}", _WHOLE_RUN, None, data)
 
     def log_confusion(
         self,
@@ -236,22 +290,28 @@ class PlattliLogger:
     ) -> None:
         """Store ``{"epoch", "labels", "matrix"}`` under ``<context>/<name>``, or ``<name>``."""
         rows, classes = check_confusion(matrix, labels)
-        at = self._current_step() if step is None else _storable(check_step(step))
-        full = name if context is None else f"{check_context(context)}/{name}"
-        self._append_json(full, at, {"epoch": check_epoch(epoch), "labels": classes, "matrix": rows})
+        at = None if step is None else _storable(check_step(step))
+        data = {"epoch": check_epoch(epoch), "labels": classes, "matrix": rows}
         if context is not None:
-            self._reached(context, max(at, self._steps.get(context, -1)))
+            context = check_context(context)
+            name = f"{context}/{name}"
+        else:
+            context = _context_of(name, ())
+        self._append_json(name, context, at, data)
 
-    def _append_json(self, full_name: str, step: int, data: Any) -> None:
+    def _append_json(self, full_name: str, context: str, step: int | None, data: Any) -> None:
+        stored = _names.encode(full_name)
         with self._mutex:
             writer = self._open()
             if writer is None:
                 return
-            unfit = writer.append(step, (_names.encode(full_name),), (Json(data),))
+            if step is None:
+                step = max(self._steps.values(), default=0)
+            unfit = writer.append(step, (stored,), (Json(data),))
+            if not unfit and step > self._steps.get(context, -1):
+                self._reached(context, step)
         if unfit:
-            raise_for(
-                {full_name: str(error) for error in unfit.values()}, where=f"run {self._directory.name!r}"
-            )
+            raise_for({full_name: str(error) for error in unfit.values()}, where=f"run {self._directory.name!r}")
 
     def _reached(self, context: str, step: int) -> None:
         if "/" in context and context not in self._run_info.setdefault("contexts", []):
@@ -259,9 +319,6 @@ class PlattliLogger:
             self._run_info["contexts"].append(context)
             self._save_config()
         self._steps[context] = step
-
-    def _current_step(self) -> int:
-        return max(self._steps.values(), default=0)
 
     # ---- the life of a run ------------------------------------------------------------------------
 
@@ -333,30 +390,32 @@ class PlattliLogger:
                         f"reattach before logging anything"
                     )
                 self._writer.close()
-            self._check_identity(run_id, steps, state)
+            contexts = self._check_identity(run_id, steps, state)
             self._run_id = run_id
             self._steps = dict(steps)
             self._status = None
-            self._start("append", _cut_after(steps))
+            self._start("append", _cut_after({**dict.fromkeys(contexts, -1), **steps}))
 
-    def _check_identity(self, run_id: str, steps: Mapping[str, int], state: Mapping[str, Any]) -> None:
+    def _check_identity(self, run_id: str, steps: Mapping[str, int], state: Mapping[str, Any]) -> list[str]:
+        """Refuse a directory that does not hold the state's run; return the run's contexts with a slash."""
         if not exists(self._directory):
             if steps:
                 raise RecordError(
                     f"there is no run in {self._directory.resolve()}; the state is of run {run_id!r}, which was "
                     f"in {state.get('directory')}: create the logger with the directory where that run is now"
                 )
-            return
+            return []
         from plattli.reader import Reader  # noqa: PLC0415 - only a resume reads
 
         with Reader(self._directory) as reader:
             config = reader.config()
-        found = config.get(RUN_KEY, {}).get("id") if isinstance(config, dict) else None
-        if found != run_id:
+        about = _about(config)
+        if about.get("id") != run_id:
             raise RecordError(
-                f"{self._directory.resolve()} holds run {found!r}, and the state is of run {run_id!r}: create "
-                f"the logger with the directory of that run"
+                f"{self._directory.resolve()} holds run {about.get('id')!r}, and the state is of run {run_id!r}: "
+                f"create the logger with the directory of that run"
             )
+        return list(about.get("contexts", []))
 
     def _open(self) -> RowWriter | None:
         """Return the writer, started if need be; ``None`` for a copy that must not write."""
@@ -385,8 +444,9 @@ class PlattliLogger:
         writer = RowWriter(
             self._directory, hotsize=self._hotsize, floats=self._floats, if_exists=if_exists, cut=cut
         )
-        # a writer that died before its first metric may have left a config: that was another run
-        config = {} if fresh or if_exists == "replace" else writer.read_config()
+        config = {} if if_exists == "replace" else writer.read_config()
+        if fresh and _about(config).get("id") != self._run_id:
+            config = {}  # of a writer that died before its first metric: that was another run
         self._config = config if isinstance(config, dict) else {"config": config}
         run = self._config.setdefault(RUN_KEY, {})
         if if_exists == "append" and isinstance(run.get("id"), str):
@@ -401,13 +461,14 @@ class PlattliLogger:
             versions={"plattli-loggers": __version__, "python": platform.python_version()},
         )
         self._writer = writer
+        self._lines.clear()
         self._save_config()
         if not self._steps:
+            contexts = run.get("contexts", [])
             for name in writer.metrics:
-                context, slash, _ = name.partition("/")
-                if slash and context != "other":
-                    context = _names.decode(context)
-                    self._steps[context] = max(self._steps.get(context, -1), writer.newest_of(name))
+                context, newest = _context_of(_names.decode(name), contexts), writer.newest_of(name)
+                if newest > self._steps.get(context, -1):
+                    self._steps[context] = newest
 
     @property
     def _run_info(self) -> dict[str, Any]:
@@ -446,10 +507,13 @@ class PlattliLogger:
             "floats": self._floats,
             "walltime": self._walltime,
             "hotsize": self._hotsize,
+            "steps": dict(self._steps),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        steps = state.pop("steps")
         self.__init__(**state)  # type: ignore[misc]
+        self._steps = steps  # a checkpoint that asks the copy gets the state of the original
         self._inert = "it is a copy of the logger that does"
 
     def __repr__(self) -> str:
@@ -473,18 +537,38 @@ if hasattr(os, "register_at_fork"):
 
 def _cut_after(steps: Mapping[str, int]) -> Any:
     """Return the first step to remove, by stored metric name."""
-    last = max(steps.values(), default=-1)
-    contexts = sorted(steps, key=len, reverse=True)
+    contexts = sorted((context for context in steps if context), key=len, reverse=True)
     stored = [(_names.encode(f"{context}/x").removesuffix("x"), steps[context]) for context in contexts]
+    whole_run = steps.get(_WHOLE_RUN, -1)
 
     def cut(name: str) -> int:
         for prefix, step in stored:
             if name.startswith(prefix):
                 return step + 1
-        # values of the run as a whole follow its step; a context that the state does not know is newer
-        return last + 1 if "/" not in name or name.startswith("other/") else 0
+        # a context that the state does not know is newer than the state
+        return whole_run + 1 if _context_of(_names.decode(name), ()) == _WHOLE_RUN else 0
 
     return cut
+
+
+def _context_of(full_name: str, contexts: Iterable[str]) -> str:
+    """Return the context in a full metric name; ``contexts`` are those that have a slash themselves."""
+    for context in sorted(contexts, key=len, reverse=True):
+        if full_name.startswith(f"{context}/"):
+            return context
+    context, slash, _ = full_name.partition("/")
+    return context if slash and context != "other" else _WHOLE_RUN
+
+
+def _about(config: Any) -> dict[str, Any]:
+    """Return what a logger of ours keeps in a config; empty if none wrote it."""
+    about = config.get(RUN_KEY) if isinstance(config, dict) else None
+    return about if isinstance(about, dict) else {}
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Tell whether two params are the same JSON: ``1`` is not ``True``, and NaN is NaN."""
+    return json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
 
 
 def _check_state(state: Any) -> tuple[str, dict[str, int]]:

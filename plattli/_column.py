@@ -269,11 +269,12 @@ def _as_stored(values: list[Any], dtype: np.dtype[Any], where: str) -> Array:
         return _jsonlines.objects(values, len(values))
     if dtype.kind in "iu":
         values = [value if type(value) is int else _integer(value, where) for value in values]
+        for value in values and (min(values), max(values)):
+            if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+                raise ValueRangeError(f"hot value {value} of {where} does not fit its {dtype} column")
     try:
         return np.fromiter(values, dtype, len(values))
-    except OverflowError as error:
-        raise ValueRangeError(f"a hot value of {where} does not fit its column: {error}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise CorruptRunError(f"a hot value of {where} is not a number: {error}") from error
 
 

@@ -46,7 +46,7 @@ class Column:
         self.rows = 0
         #: step of the last stored row, -1 without rows
         self.last = -1
-        #: highest step seen by the writer, hot rows included; what :meth:`last` is for stored rows
+        #: highest step seen by the writer, hot rows included; kept by the writer, in the caller's thread
         self.newest = -1
         #: index segments, ``None`` when the steps are in a file of their own
         self.segments: list[Segment] | None = []
@@ -224,7 +224,6 @@ class Column:
         self._bytes = offset + len(data)
         self.rows += len(steps)
         self.last = int(steps[-1])
-        self.newest = max(self.newest, self.last)
         self.segments = self._announced
 
     def sync(self) -> None:

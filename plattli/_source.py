@@ -132,9 +132,14 @@ class Folder:
     def stamp(self) -> object:
         """See :meth:`Source.stamp`. Writers replace the manifest, they never edit it."""
         try:
-            status = os.stat(self._manifest)
+            # network file systems make sure that a file is current when it is opened, not for a stat
+            descriptor = os.open(self._manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return None
+        try:
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def close(self) -> None:

@@ -230,9 +230,7 @@ class RowWriter:
                 stored = layout.unpack(packed)
             except (struct.error, OverflowError, TypeError):
                 stored = ()
-            if 0 <= step <= MAX_STEP and (
-                stored == values or (self._rounds and stored and set(map(type, values)) == {float})
-            ):
+            if 0 <= step <= MAX_STEP and (stored == values or (stored and _holds(stored, values, self._rounds))):
                 self._place(step, Row(layout, packed, ()), stored)
                 return unfit
         if not 0 <= step <= MAX_STEP:
@@ -327,6 +325,7 @@ class RowWriter:
         self._announce([(column, steps) for column, _ in appended], sync=False)
         for column, value in appended:
             column.put(steps, [value])
+            column.newest = max(column.newest, step)
             self._unsynced.add(column)
 
     def _insert(self, column: Column, position: int, step: int, value: Any) -> None:
@@ -462,7 +461,7 @@ class RowWriter:
             if batch.is_alive():
                 if len(self._rows) < _BACKLOG * self.hotsize:
                     return
-                batch.join()
+                batch.wait()
             if batch.error is not None:
                 self._retry(batch)
                 return
@@ -481,7 +480,7 @@ class RowWriter:
         self._in_order = True
         self._watermark = max(self._watermark, moved[-1][0])
         self._batch = _Batch(self, moved)
-        self._batch.start()
+        self._batch.begin()
 
     def _retry(self, batch: _Batch) -> None:
         if not batch.told:
@@ -498,7 +497,7 @@ class RowWriter:
             return
         self._batch = again = _Batch(self, batch.rows)
         again.told = True
-        again.start()
+        again.begin()
 
     def settle(self) -> None:
         """Wait until no row is on its way into the columns.
@@ -509,7 +508,7 @@ class RowWriter:
         batch = self._batch
         if batch is None:
             return
-        batch.join()
+        batch.wait()
         if batch.error is not None:
             batch.error = None
             batch.run()
@@ -573,7 +572,7 @@ class RowWriter:
     def _let_go(self) -> None:
         """Leave nothing half done for a newer writer in this process, which takes over now."""
         if self._batch is not None:
-            self._batch.join()
+            self._batch.wait()
         self._log.close()
 
     def finish(
@@ -651,6 +650,18 @@ class _Batch(threading.Thread):
         self.told = False
         self._writer: RowWriter | None = writer
 
+    def begin(self) -> None:
+        """Start, or do the work here and now if there is no thread to be had."""
+        try:
+            self.start()
+        except RuntimeError:  # a limit on threads, or the interpreter is going down
+            self.run()
+
+    def wait(self) -> None:
+        """Return when the work is done, or has failed."""
+        if self.ident is not None:
+            self.join()
+
     def run(self) -> None:
         writer = self._writer
         if writer is None:
@@ -662,6 +673,11 @@ class _Batch(threading.Thread):
             self.error = error
         else:
             self._writer = None  # the writer must not wait for the cycle collector
+
+
+def _holds(stored: tuple[Any, ...], values: tuple[Any, ...], rounds: bool) -> bool:
+    """Tell whether columns hold numbers as they should: exactly, where NaN is NaN, or rounded if that was asked."""
+    return all(s == v or v != v or (rounds and type(v) is float) for s, v in zip(stored, values, strict=True))
 
 
 def exists(run_root: Path) -> bool:

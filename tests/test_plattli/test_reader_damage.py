@@ -42,7 +42,7 @@ def exercise(path):
                 call()
 
 
-@settings(max_examples=5000)
+@settings(max_examples=200)
 @given(st.data())
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_any_bytes_give_data_or_an_error_of_ours(data):

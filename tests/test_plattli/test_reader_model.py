@@ -127,7 +127,7 @@ def as_rows(steps, values):
     return repr(list(zip(steps.tolist(), values.tolist(), strict=True)))
 
 
-@settings(max_examples=3000)
+@settings(max_examples=150)
 @given(models(), st.lists(selectors, min_size=3, max_size=3))
 def test_reads_equal_a_naive_model(model, wanted):
     """Whatever part of the rows is in columns, hot logs or both, reads return each row once."""
@@ -151,7 +151,7 @@ def test_reads_equal_a_naive_model(model, wanted):
 
 
 @given(models(), st.lists(st.sampled_from(sorted(METRICS)), min_size=1, max_size=3), selectors)
-@settings(max_examples=2000)
+@settings(max_examples=100)
 def test_tables_equal_a_naive_join(model, names, selector):
     """A table has the steps that all its metrics have."""
     with tempfile.TemporaryDirectory() as root:
