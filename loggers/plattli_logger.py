@@ -253,10 +253,10 @@ class PlattliLogger:
         with self._mutex:
             if self._open() is None:
                 return
-            changed = {k: self._config[k] for k, v in new.items() if k in self._config and not _same(self._config[k], v)}
-            if changed:
+            known = {k: v for k, v in self._config.items() if k in new}
+            if changed := {k: v for k, v in known.items() if not _same(v, new[k])}:
                 self._run_info["params_history"].append({"time": _now(), "params": changed})
-            if any(k not in self._config for k in new) or changed:
+            if changed or len(known) < len(new):
                 self._config.update(new)
                 self._save_config()
         if refused is not None:
@@ -292,6 +292,8 @@ class PlattliLogger:
         rows, classes = check_confusion(matrix, labels)
         at = None if step is None else _storable(check_step(step))
         data = {"epoch": check_epoch(epoch), "labels": classes, "matrix": rows}
+        if not isinstance(name, str) or not name:
+            raise MetricNameError(f"name must be a non-empty string, got {name!r}: call the matrix something")
         if context is not None:
             context = check_context(context)
             name = f"{context}/{name}"
@@ -310,8 +312,8 @@ class PlattliLogger:
             unfit = writer.append(step, (stored,), (Json(data),))
             if not unfit and step > self._steps.get(context, -1):
                 self._reached(context, step)
-        if unfit:
-            raise_for({full_name: str(error) for error in unfit.values()}, where=f"run {self._directory.name!r}")
+        for error in unfit.values():
+            raise_for({full_name: str(error)}, where=f"run {self._directory.name!r}")
 
     def _reached(self, context: str, step: int) -> None:
         if "/" in context and context not in self._run_info.setdefault("contexts", []):

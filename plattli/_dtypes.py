@@ -230,6 +230,20 @@ def check_range(code: str, value: Any) -> None:
             ) from None
 
 
+def holds(code: str, value: Any) -> bool:
+    """Tell whether a column of this code stores ``value``, JSON data, as it is."""
+    if code == JSONL:
+        return True
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if is_int(code):
+        low, high = _BOUNDS[code]
+        return isinstance(value, int) and low <= value <= high
+    if code == "f32":
+        return exact_in_f32(value)
+    return isinstance(value, float) or exact_in_f64(value)
+
+
 def tightest(low: int, high: int) -> str:
     """Return the smallest integer code that holds the range."""
     kinds = ("u8", "u16", "u32", "u64") if low >= 0 else ("i8", "i16", "i32", "i64")

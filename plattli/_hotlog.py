@@ -28,7 +28,9 @@ def encode(row: dict[str, Any]) -> bytes:
     except TypeError:  # integers beyond 64 bits inside JSON values
         return _encode_slowly(row)
     # orjson spells what JSON cannot (NaN, the infinities) as null; most rows have no null at all
-    return _encode_slowly(row) if b":null" in line or b",null" in line or b"[null" in line else line
+    if b"null" in line and (b":null" in line or b",null" in line or b"[null" in line):
+        return _encode_slowly(row)
+    return line
 
 
 def _encode_slowly(row: dict[str, Any]) -> bytes:

@@ -92,7 +92,7 @@ class HotReader:
     def _texts(self) -> list[bytes]:
         # A writer turns the active log into the compacting one by renaming it. If the compacting log is
         # the same before and after the active one was read, no rows slipped from one to the other.
-        for _ in range(1):
+        for _ in range(_ATTEMPTS):
             with ExitStack() as files:
                 compacting = _open(self._compacting, files)
                 active = _open(self._active, files)

@@ -19,11 +19,13 @@ Piece: TypeAlias = "tuple[np.ndarray[Any, Any], Any]"
 class Layout:
     """The metrics of one kind of row: how its numbers are packed, how its line is spelled."""
 
-    __slots__ = ("columns", "folded", "last", "names", "numbers", "numeric", "others", "pack", "table",
+    __slots__ = ("columns", "folded", "keys", "last", "names", "numbers", "numeric", "others", "pack", "table",
                  "unpack")  # fmt: skip
 
     def __init__(self, names: tuple[str, ...], columns: list[Column]) -> None:
         self.names = names
+        #: what a line of the hot log is made of
+        self.keys = ("step", *names)
         self.columns = columns
         #: positions of the numeric and of the JSON values
         self.numbers = [i for i, column in enumerate(columns) if column.code != JSONL]

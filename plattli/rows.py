@@ -178,11 +178,17 @@ class RowWriter:
             # other encoders spell what JSON cannot (NaN) as null
             if value is None and name in self._columns and _dtypes.is_float(self._columns[name].code):
                 row[name] = math.nan
-        plan, unfit = self.plan(tuple(row), tuple(row.values()), floats="exact", promote="float")
+        # a value says nothing of the width it was logged with: what its column holds does not widen it
+        odd = [name for name, value in row.items() if not self._holds(name, value)]
+        plan, unfit = self.plan(tuple(odd), tuple(row[name] for name in odd), floats="exact", promote="float")
         if unfit:
             raise next(iter(unfit.values()))
         self.adopt(plan)
-        return self._pack(tuple(plan), tuple(value for _, value in plan.values()))
+        return self._pack(tuple(row), tuple(plan[name][1] if name in plan else value for name, value in row.items()))
+
+    def _holds(self, name: str, value: Any) -> bool:
+        column = self._columns.get(name)
+        return column is not None and _dtypes.holds(column.code, value)
 
     # ---- rows -------------------------------------------------------------------------------------
 
@@ -257,7 +263,7 @@ class RowWriter:
             if len(self._rows) >= self.hotsize:
                 self._make_batch()
             if layout.numeric:
-                line = _hotlog.encode({"step": step, **dict(zip(layout.names, numbers, strict=True))})
+                line = _hotlog.encode(dict(zip(layout.keys, (step, *numbers), strict=True)))
             else:
                 line = row.line(step)
             self._log.append(line)

@@ -90,7 +90,8 @@ def sync(command: str, home: Path, **env: str) -> None:
     """Run a command line as a user would, with this interpreter's ``wandb`` in the path."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     env = environment(home, PATH=path, WANDB_ERROR_REPORTING="false", **env)
-    subprocess.run(command, shell=True, env=env, capture_output=True, timeout=60, check=True)
+    line = f"exec env {command}"  # no shell in between that would be killed in its stead
+    subprocess.run(line, shell=True, cwd=home, env=env, capture_output=True, timeout=60, check=True)
 
 
 def series(rows: list[dict[str, Any]], name: str, axis: str = "step") -> list[tuple[Any, Any]]:
@@ -302,19 +303,13 @@ def test_offline_calls_nobody(offline: Offline) -> None:
     assert offline.requests == []
 
 
-def test_offline_run_as_w_b_s_own_reader_sees_it(offline: Offline) -> None:
+def test_offline_run_as_w_b_s_own_reader_sees_it(offline: Offline, tmp_path: Path) -> None:
     """W&B's inspector agrees about state, tags and config."""
     seen = []
     for attempt in offline.runs:
         command = [sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json", str(attempt.path)]
-        answer = subprocess.run(
-            command,
-            env=environment(attempt.path.parent),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        env = environment(tmp_path)
+        answer = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, timeout=60, check=True)
         seen.append(json.loads(answer.stdout))
 
     assert [one["state"] for one in seen] == ["finished", "failed"]
