@@ -584,7 +584,9 @@ class _Process(_Replica):
     def _launch(self) -> None:
         if self._files is None:
             return
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+        private = getattr(self.logger, "private_environment", ())
+        inherited = {name: value for name, value in os.environ.items() if name not in private}
+        environment = {**inherited, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
         with self._files.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "adapters.follower", str(self._files.job.resolve())],

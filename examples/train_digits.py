@@ -318,7 +318,8 @@ def build_logger(args: argparse.Namespace) -> TeeLogger:
     if "tensorboard" in args.tee:
         replicas.append(TensorBoardLogger(args.out / "tensorboard", if_exists="replace"))
     if "wandb" in args.tee:
-        replicas.append(WandbLogger("digits", mode="offline", dir=args.out))
+        # offline unless you say WANDB_MODE=online: an example should not send anything by itself
+        replicas.append(WandbLogger("digits", mode=os.environ.get("WANDB_MODE", "offline"), dir=args.out))
     # --resume without a checkpoint replaces a run that died before its first one
     primary = PlattliLogger(args.out, if_exists="replace" if args.resume or args.overwrite else "refuse")
     return TeeLogger(primary, *replicas)

@@ -34,6 +34,8 @@ from plattli.reader import Reader
 _WINDOW: Final = 2000
 #: A metric's delivered steps are kept as this many arithmetic segments at the most.
 _MAX_SEGMENTS: Final = 256
+#: Bytes that a finish line has at the most.
+_LONGEST_FINISH: Final = 256
 _CONFUSION: Final = {"epoch", "labels", "matrix"}
 
 
@@ -462,11 +464,16 @@ class JSONLinesSource:
         if not path.is_file():
             raise NotARunError(f"there is no JSON Lines file at {path}")
         self._path = path
-        self._status: str | None = None
 
     def ended(self) -> str | None:
-        """See :class:`Source`: such a file tells its end only by its ``finish`` line."""
-        return self._status
+        """See :class:`Source`: such a file tells its end only by a ``finish`` line behind which nothing comes."""
+        with self._path.open("rb") as file:
+            file.seek(max(self._path.stat().st_size - _LONGEST_FINISH, 0))
+            *_, last, torn = (b"\n" + file.read()).split(b"\n")
+        if torn or not last.startswith(b'{"type":"finish"'):
+            return None
+        status: str = json.loads(last)["status"]
+        return status
 
     def calls(self, cursor: Cursor) -> Iterator[list[Call]]:
         """See :class:`Source`. A torn last line waits for its rest."""
@@ -498,7 +505,6 @@ class JSONLinesSource:
             kind = row.pop("type")
         except (ValueError, KeyError, AttributeError) as error:
             raise CorruptRunError(f"{self._path} holds a line that is no verb call: {line[:80]!r}") from error
-        self._status = None
         if kind == "metrics":
             axes = {key: row.pop(key) for key in ("context", "epoch", "step") if key in row}
             return ("log_metrics", (row,), axes) if row else None
@@ -511,8 +517,7 @@ class JSONLinesSource:
         if kind == "confusion":
             return "log_confusion", (row.pop("matrix"), row.pop("labels")), row
         if kind == "finish":
-            self._status = row["status"]
-            return None
+            return None  # it ends an attempt; ended() tells whether it is the last one
         raise CorruptRunError(f"{self._path} holds a line of unknown type {kind!r}")
 
 

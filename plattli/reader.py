@@ -467,6 +467,7 @@ class Reader:
                 result = read()
             except (MissingFileError, UnstableRunError, CorruptRunError) as error:
                 failure = error
+                self._lines.clear()  # perhaps a file was cut, and has lines elsewhere now
                 if not self._catch_up() and not self._follow() and not isinstance(error, UnstableRunError):
                     raise
                 continue

@@ -81,6 +81,9 @@ class WandbLogger:
 
     #: A fan-out runs this logger in a process of its own: the client blocks when its server does.
     placement: ClassVar[str] = "process"
+    #: What a follower process must not inherit: the address of the training process's own W&B service,
+    #: which dies with it.
+    private_environment: ClassVar[tuple[str, ...]] = ("WANDB_SERVICE",)
 
     def __init__(
         self,

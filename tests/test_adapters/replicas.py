@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from adapters import WandbLogger
+
 
 class FileLogger:
     """Appends every verb call to a file as a JSON line."""
@@ -126,3 +128,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+class RaisingWandb(WandbLogger):
+    """A W&B logger whose lines raise."""
+
+    def log_metrics(self, metrics: Any, **place: Any) -> None:
+        raise ConnectionResetError("the tracker is broken")

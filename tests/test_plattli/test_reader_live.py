@@ -54,6 +54,17 @@ def test_appended_columns_show_without_refresh(folder):
     assert reader.metric_values("a").tolist() == [0, 1, 2, 3, 4]
 
 
+def test_a_column_that_was_cut(folder):
+    """A writer that resumes cuts columns before it touches the manifest."""
+    append_values(folder, "j", "jsonl", [[0], [1], [2], [3]])
+    write_manifest(folder, {"j": {"indices": [{"start": 0, "step": 1}], "dtype": "jsonl"}})
+    reader = Reader(folder)
+    assert reader.metric_values("j").tolist() == [[0], [1], [2], [3]]
+    os.truncate(folder / "j.jsonl", 8)
+
+    assert reader.metric_values("j").tolist() == [[0], [1]]
+
+
 def test_a_new_manifest_is_noticed(folder):
     """Values that a newer manifest explains are never read with the older one."""
     live(folder)
