@@ -11,7 +11,7 @@ import numpy as np
 
 from plattli._dtypes import Promote
 from plattli._format import MAX_STEP
-from plattli.errors import DuplicateError, PlattliError, RunExistsError, StepError
+from plattli.errors import ArgumentError, DuplicateError, RunExistsError, StepError
 from plattli.rows import RowWriter, exists
 
 
@@ -63,7 +63,7 @@ class CompactingWriter:
         start = _check_start(step, self.run_root.name)
         hotsize = operator.index(hotsize) if not isinstance(hotsize, bool) else 0
         if hotsize <= 0:
-            raise ValueError(f"hotsize must be a positive number of rows, got {hotsize}")
+            raise ArgumentError(f"hotsize must be a positive number of rows, got {hotsize}")
         archive = self.run_root / "metrics.plattli"
         if archive.exists() and not allow_resume_finalized:
             raise RunExistsError(
@@ -142,7 +142,7 @@ class CompactingWriter:
         if not isinstance(metrics, dict):
             raise TypeError(f"write() takes a dict of metrics, got {type(metrics).__name__}")
         if both := metrics.keys() & kwargs.keys():
-            raise PlattliValueError(f"metrics given twice in one write(): {sorted(both)}")
+            raise ArgumentError(f"metrics given twice in one write(): {sorted(both)}")
         return metrics | kwargs
 
     def _flush(self) -> None:
@@ -197,10 +197,6 @@ class CompactingWriter:
         if self._rows.lost is None:
             self._flush()
             self._rows.settle()
-
-
-class PlattliValueError(PlattliError, ValueError):
-    """An argument of the right type that makes no sense."""
 
 
 def _check_start(step: Any, run: str) -> int | Literal["auto"] | None:

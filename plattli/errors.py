@@ -14,6 +14,7 @@
     ├── ShapeError             (ValueError)          an array where a scalar belongs
     ├── DuplicateError         (RuntimeError)        a metric written twice in one step
     ├── ConfigError            (TypeError, ValueError)     a config JSON cannot hold
+    ├── ArgumentError          (ValueError)          an argument that makes no sense
     ├── RunExistsError         (RuntimeError, FileExistsError)  a finished run in the way
     ├── RunLockedError         (RuntimeError, BlockingIOError)  another live writer owns the run
     ├── RunFinishedError       (RuntimeError)        a writer used after ``finish``
@@ -79,6 +80,10 @@ class DuplicateError(PlattliError, RuntimeError):
 
 class ConfigError(PlattliError, TypeError, ValueError):
     """A config, or config override, that cannot be written as JSON."""
+
+
+class ArgumentError(PlattliError, ValueError):
+    """An argument of the right type that makes no sense."""
 
 
 class RunExistsError(PlattliError, RuntimeError, FileExistsError):

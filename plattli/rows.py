@@ -52,6 +52,7 @@ from plattli._format import (
 from plattli._pathnames import PathNames
 from plattli._rowform import Layout, Row, by_column
 from plattli.errors import (
+    ArgumentError,
     MetricNameError,
     PlattliError,
     RunBrokenError,
@@ -107,7 +108,7 @@ class RowWriter:
         self.root = self.run_root / METRIC_DIR
         self.run = self.run_root.name
         if self.run == METRIC_DIR:
-            raise RunExistsError(
+            raise ArgumentError(
                 f"outdir {self.run_root} ends in {METRIC_DIR!r}: pass the run root, the folder above it"
             )
         self.hotsize = hotsize
