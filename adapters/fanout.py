@@ -544,15 +544,12 @@ class _Process(_Replica):
         files = self._files_of(run)
         if not files.folder.exists():
             return
-        deadline = time.monotonic() + _PATIENCE_S
-        while (lock := files.try_lock()) is None:
-            if time.monotonic() > deadline:
-                # it hangs in its backend; what it has not delivered is ours to deliver
-                if not files.end_worker():
-                    return  # on another machine: our follower waits for its lock
-                deadline = time.monotonic() + _PATIENCE_S
-            time.sleep(0.05)
-        os.close(lock)
+        lock = files.wait_for_lock(_PATIENCE_S)
+        if lock is None and files.end_worker():
+            # it hung in its backend; what it has not delivered is ours to deliver
+            lock = files.wait_for_lock(_PATIENCE_S)
+        if lock is not None:  # else it is on another machine, and our follower waits for it
+            os.close(lock)
 
     def prepare(self, record: Mapping[str, Any] | None) -> None:
         self._record = record

@@ -146,6 +146,13 @@ class JobFiles:
         os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
         return fd
 
+    def wait_for_lock(self, patience: float) -> int | None:
+        """Return what :meth:`try_lock` does, once nobody else works on the job; ``None`` after ``patience`` s."""
+        deadline = time.monotonic() + patience
+        while (lock := self.try_lock()) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return lock
+
     def end_worker(self) -> bool:
         """Kill whoever works on the job, with all it started; ``False`` if it is not on this machine."""
         try:
@@ -237,11 +244,8 @@ def main(argv: list[str] | None = None) -> int:
     if hasattr(os, "nice"):
         os.nice(5)  # training goes first
     files = JobFiles(path.parent, path.stem)
-    deadline = time.monotonic() + _PATIENCE_S
-    while (lock := files.try_lock()) is None:
-        if time.monotonic() > deadline:
-            return _BUSY
-        time.sleep(0.1)
+    if files.wait_for_lock(_PATIENCE_S) is None:
+        return _BUSY
     try:
         job = files.load_job()
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 #: What JSON can hold: the only thing a logger's state may be made of.
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 Status: TypeAlias = Literal["completed", "early_stop", "error", "interrupted"]
 
 #: The ten verbs, in the order in which a run meets them.

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from plattli.compacting import CompactingWriter
 from plattli.errors import PlattliError
 from plattli.reader import Reader
+from plattli.runinfo import RunInfo, run_info
 from plattli.runs import is_run, is_run_dir, resolve_run_dir
 
 try:
@@ -18,8 +19,10 @@ __all__ = [
     "CompactingWriter",
     "PlattliError",
     "Reader",
+    "RunInfo",
     "__version__",
     "is_run",
     "is_run_dir",
     "resolve_run_dir",
+    "run_info",
 ]

@@ -19,10 +19,10 @@ import re
 import struct
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from adapters import _require
 from adapters.backends import _tfproto
@@ -74,6 +74,11 @@ def event_files(directory: str) -> list[str]:
         return []
 
 
+def process_files(directory: str) -> list[str]:
+    """Return :func:`event_files` less those that :func:`replace_first_file` wrote."""
+    return [name for name in event_files(directory) if not name.startswith(_FIRST)]
+
+
 def read_span(path: str, start: int, end: int, *, who: str) -> list[bytes] | None:
     """Return the events in the bytes ``start .. end`` of an event file.
 
@@ -82,22 +87,56 @@ def read_span(path: str, start: int, end: int, *, who: str) -> list[bytes] | Non
     """
     try:
         with open(path, "rb") as file:
-            file.seek(start)
-            data = file.read(end - start)
+            events = [event for _, event in _records(file, start, end, framer(_crc32c(who)))]
     except FileNotFoundError:
         return None
-    if len(data) != end - start:
-        return None
+    return events if sum(len(event) + 16 for event in events) == end - start else None
+
+
+def hide(path: str, start: int, end: int | None, unwanted: Callable[[bytes], bool], *, who: str) -> None:
+    """Make readers pass over some events, in place: every record stays where it is, with the size it has.
+
+    A tail that is torn or damaged is left alone, as readers leave it alone. No file, nothing to do.
+
+    Args:
+        path: the event file.
+        start, end: the bytes to look at; ``None`` is the end of the file.
+        unwanted: whether to hide an event; asked one event at a time.
+        who: who asks, for the message if a package is missing.
+
+    Raises:
+        OSError: the disk refused it.
+    """
     frame = framer(_crc32c(who))
-    events, at = [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 8], "little")
-        event = data[at + 12 : at + 12 + size]
-        if frame(event) != data[at : at + size + 16]:
-            return None
-        events.append(event)
-        at += size + 16
-    return events
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        return
+    with file, contextlib.ExitStack() as stack:
+        fd = -1
+        for at, event in _records(file, start, end, frame):
+            if unwanted(event):
+                if fd < 0:  # a file with nothing to hide may well be one that we must not write
+                    fd = os.open(path, os.O_WRONLY)
+                    stack.callback(os.close, fd)
+                os.pwrite(fd, frame(_tfproto.hidden(event)), at)
+
+
+def _records(file: BinaryIO, start: int, end: int | None, frame: _Framer) -> Iterator[tuple[int, bytes]]:
+    """Yield where each record begins and its event, up to ``end`` or the first record that is not whole."""
+    size = os.fstat(file.fileno()).st_size
+    end = size if end is None else min(end, size)
+    file.seek(start)
+    while start + 16 <= end:
+        head = file.read(12)
+        size = int.from_bytes(head[:8], "little")
+        if start + size + 16 > end:
+            return
+        event, check = file.read(size), file.read(4)
+        if frame(event) != head + event + check:
+            return
+        yield start, event
+        start += size + 16
 
 
 def replace_first_file(directory: str, name: str, events: Iterable[bytes], *, who: str) -> None:

@@ -29,6 +29,8 @@ _float = struct.Struct("<f").pack
 # Event.wall_time (field 1, double), then the key of Event.step (field 2, varint)
 _stamp = struct.Struct("<BdB").pack
 _SUMMARY: Final = b"\x2a"  # Event.summary, field 5
+_NO_FIELD: Final = b"\x7a"  # field 15, of the same kind, which Event does not have: every reader passes over it
+_METADATA: Final = b"\x4a"  # Value.metadata, field 9: here it comes right behind the tag, in values with a tensor
 # TensorProto of floats, of which there are none: the plugin data in the metadata is what counts
 _NULL_TENSOR: Final = b"\x08\x01\x12\x02\x12\x00"
 
@@ -92,17 +94,56 @@ def summary_event(value: bytes, step: int, wall_time: float) -> bytes:
 
 def summary_step(event: bytes, *, default: int) -> int:
     """Return the step of a summary event that this module encoded, or ``default`` for another event."""
-    if len(event) < 11 or event[0] != 9 or event[9] != 16:
+    at = _behind_step(event)
+    if not at or event[at : at + 1] != _SUMMARY:
         return default
-    step, shift, at = 0, 0, 10
+    step, _ = _read_varint(event, 10)
+    return step if step <= LAST_STEP else step - 2**64
+
+
+def holds_text(event: bytes) -> bool:
+    """Return whether this is a summary of this module with a tensor: a text, or a word for HParams."""
+    at = _behind_step(event)
+    if not at or event[at : at + 1] != _SUMMARY:
+        return False
+    size, at = _read_varint(event, at + 1)
+    for _ in ("Summary.value", "Value.tag"):
+        if event[at : at + 1] != b"\x0a":  # another program's
+            return False
+        size, at = _read_varint(event, at + 1)
+    return event[at + size : at + size + 1] == _METADATA
+
+
+def hidden(event: bytes) -> bytes:
+    """Return a summary event so that no reader sees the summary. Only one byte is another one."""
+    return _with_key(event, _SUMMARY, _NO_FIELD)
+
+
+def shown(event: bytes) -> bytes:
+    """Return the event that :func:`hidden` was given; any other event as it is."""
+    return _with_key(event, _NO_FIELD, _SUMMARY)
+
+
+def _with_key(event: bytes, old: bytes, new: bytes) -> bytes:
+    at = _behind_step(event)
+    return event[:at] + new + event[at + 1 :] if at and event[at : at + 1] == old else event
+
+
+def _behind_step(event: bytes) -> int:
+    """Return where the key of an event's content is, or 0 if time and step are not as this module has them."""
+    if len(event) < 11 or event[0] != 9 or event[9] != 16:
+        return 0
+    return _read_varint(event, 10)[1]
+
+
+def _read_varint(event: bytes, at: int) -> tuple[int, int]:
+    """Return an unsigned number and where it ends."""
+    number = shift = 0
     while event[at] > 127:
-        step |= (event[at] & 127) << shift
+        number |= (event[at] & 127) << shift
         shift += 7
         at += 1
-    step |= event[at] << shift
-    if event[at + 1 : at + 2] != _SUMMARY:
-        return default
-    return step if step <= LAST_STEP else step - 2**64
+    return number | event[at] << shift, at + 1
 
 
 class ScalarRow:

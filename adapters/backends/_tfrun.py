@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -80,8 +81,18 @@ class Run:
         Raises:
             OSError: the disk refused it.
         """
+        old = _tfevents.process_files(logdir)
         writer = _tfevents.EventWriter(logdir, ahead=state.restart(time.time(), who), who=who)
         writer.open()
+        try:
+            state.hide_texts(old, who)
+        except OSError as error:  # no reason not to go on
+            warnings.warn(
+                f"{who} cannot take old texts out of {logdir} ({error}), so TensorBoard's readers may show some "
+                "twice: make the event files there writable and reattach again",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         run = cls(logdir, writer, state, resumed=True, who=who)
         run._write_hparams()
         return run

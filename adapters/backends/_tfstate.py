@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,14 +82,51 @@ class RunState:
         checkpoint and some, a validation perhaps, after it. So that step is dropped as well, and
         the former lines are written again.
         """
-        first = max(self.step, 0)
+        kept = self._last_step(who)
+        if kept is None:  # cleaned up or damaged: the best that is left is not to touch that step
+            return [_tfproto.start_event(self.step + 1, wall_time)]
+        return [_tfproto.start_event(max(self.step, 0), wall_time), *kept]
+
+    def hide_texts(self, names: Iterable[str], who: str) -> None:
+        """Hide the texts that the file with :meth:`restart` has again, and those from after this state.
+
+        TensorBoard's accumulator does not drop texts where it drops scalars and pictures, and no reader
+        drops what has step 0, as params do. So old texts have to go, or they would be there twice. To
+        leave the new ones out is no way: the servers do drop the old ones.
+
+        Args:
+            names: the files from before that one.
+            who: who asks, for the message if a package is missing.
+
+        Raises:
+            OSError: an old file cannot be written.
+        """
+        if self._last_step(who) is not None:
+            for name, start, end in self.tail:
+                _tfevents.hide(os.path.join(self.logdir, name), start, end, self._is_kept_text, who=who)
+        # with no tail nothing had been written
+        cut, size = (self.tail[-1][0], self.tail[-1][2]) if self.tail else ("", 0)
+        for name in names:
+            if name >= cut:
+                start = size if name == cut else 0
+                _tfevents.hide(os.path.join(self.logdir, name), start, None, _tfproto.holds_text, who=who)
+
+    def _last_step(self, who: str) -> list[bytes] | None:
+        """Return the events of the last step, or ``None`` if they are not all there."""
         kept = []
         for name, start, end in self.tail:
             events = _tfevents.read_span(os.path.join(self.logdir, name), start, end, who=who)
-            if events is None:  # cleaned up or damaged: the best that is left is not to touch that step
-                return [_tfproto.start_event(self.step + 1, wall_time)]
-            kept += [event for event in events if _tfproto.summary_step(event, default=-1) >= first]
-        return [_tfproto.start_event(first, wall_time), *kept]
+            if events is None:
+                return None
+            # an earlier resume from this state has hidden some
+            kept += [event for event in map(_tfproto.shown, events) if self._is_kept(event)]
+        return kept
+
+    def _is_kept(self, event: bytes) -> bool:
+        return _tfproto.summary_step(event, default=-1) >= max(self.step, 0)
+
+    def _is_kept_text(self, event: bytes) -> bool:
+        return self._is_kept(event) and _tfproto.holds_text(event)
 
 
 def json_tag(value: Any) -> Any:

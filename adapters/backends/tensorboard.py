@@ -8,6 +8,10 @@
 
 A row of metrics is one record and one ``write``. Nothing is queued, and what a verb wrote survives
 ``kill -9``. TensorBoard itself is not needed for writing, only for looking.
+
+On resume the texts that an earlier process wrote after the cut are hidden in its files, one byte of each
+record changed in place. It has to be so: TensorBoard's servers drop such texts with the scalars, so the
+new process has to write them again, and ``EventAccumulator`` never drops them, so it would show them twice.
 """
 
 from __future__ import annotations
@@ -281,10 +285,13 @@ class TensorBoardLogger:
     def reattach(self, state: Any) -> None:
         """Go on with the run in a new event file, cut back to where ``state`` was taken.
 
-        The old files stay as they are. The new one begins with the record by which TensorBoard drops
-        everything from the state's last step on, followed by what had been written of that step when
-        the state was taken. TensorBoard's fast reader does not know this record: it drops a tag's
-        newer points when the tag is written again, and shows them until then.
+        The new file begins with the record by which TensorBoard drops everything from the state's last
+        step on, followed by what had been written of that step when the state was taken. TensorBoard's
+        fast reader does not know this record: it drops a tag's newer points when the tag is written
+        again, and shows them until then. The old files stay as they are, but for the texts in them that
+        are gone or are in the new file: these are hidden. A server that is running already has seen
+        them; it drops those of later steps when they are written again, and params and tags when it is
+        started anew. An old file that cannot be written is said in a warning.
 
         Args:
             state: what :meth:`logger_state` returned, here or in another process.

@@ -418,9 +418,8 @@ def test_a_forked_childs_tee_is_inert(tmp_path: Path) -> None:
 
 def test_values_are_taken_at_the_call(tmp_path: Path) -> None:
     """An array that changes afterwards changes nothing, in any placement."""
-    logger = TeeLogger(
-        PlattliLogger(tmp_path / "run"), FileLogger(tmp_path / "here"), FileLogger(tmp_path / "there", placement="process")
-    )
+    here, there = FileLogger(tmp_path / "here"), FileLogger(tmp_path / "there", placement="process")
+    logger = TeeLogger(PlattliLogger(tmp_path / "run"), here, there)
     value = np.array(1.0)
     with TrainingSession(logger) as session:
         session.train({"loss": value})
