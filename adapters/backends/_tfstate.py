@@ -107,9 +107,12 @@ class RunState:
         # with no tail nothing had been written
         cut, size = (self.tail[-1][0], self.tail[-1][2]) if self.tail else ("", 0)
         for name in names:
-            if name >= cut:
-                start = size if name == cut else 0
-                _tfevents.hide(os.path.join(self.logdir, name), start, None, _tfproto.holds_text, who=who)
+            path = os.path.join(self.logdir, name)
+            if name == cut:
+                _tfevents.hide(path, size, None, _tfproto.holds_text, who=who)
+            elif name > cut:
+                # a resume from an even older state may have dropped what had led here: its own lines stand in
+                _tfevents.hide(path, 0, None, self._is_later_text, who=who)
 
     def _last_step(self, who: str) -> list[bytes] | None:
         """Return the events of the last step, or ``None`` if they are not all there."""
@@ -127,6 +130,10 @@ class RunState:
 
     def _is_kept_text(self, event: bytes) -> bool:
         return self._is_kept(event) and _tfproto.holds_text(event)
+
+    def _is_later_text(self, event: bytes) -> bool:
+        later = self._is_kept(event) or _tfproto.summary_step(event, default=-1) == 0
+        return later and _tfproto.holds_text(event)
 
 
 def json_tag(value: Any) -> Any:

@@ -514,7 +514,7 @@ def test_the_state_is_small_plain_data(run: Path) -> None:
 
 
 def test_reattach_cuts_what_came_after(run: Path) -> None:
-    """Later steps go, and of the last step what was written after the state; the old file stays."""
+    """Later steps go, and of the last step what was written after the state; the old numbers stay in the file."""
     logger = TensorBoardLogger(run)
     for step in range(6):
         logger.log_metrics({"loss": step}, step=step, epoch=0)
@@ -531,7 +531,143 @@ def test_reattach_cuts_what_came_after(run: Path) -> None:
     assert files.scalars("train/gone") == []
     resumed.log_metrics({"loss": 60.0}, step=6)
     assert Files(run).scalars("train/loss")[-2:] == [(5, 5.0), (6, 60.0)]
-    assert {name: contents(run)[name] for name in before} == before
+    assert files.texts("other/at") == [(5, "the checkpoint")]
+    for name, data in before.items():
+        changed = sum(old != new for old, new in zip(data, contents(run)[name], strict=True))
+        assert changed <= 1 + 4  # of the text that is in the new file: its key, and its checksum
+
+
+def log_texts(logger: TensorBoardLogger, steps: range, note: str = "") -> None:
+    """Log a line per step, with a table and a text at every fourth."""
+    for step in steps:
+        logger.log_metrics({"loss": step}, step=step)
+        if step % 4 == 0:
+            logger.log_confusion([[step, 1], [2, 3]], ["a", "b"], context="validate")
+            logger.log_other("report", f"at {step}{note}")
+        if step == 13:
+            logger.log_params({"late": 1})
+
+
+def all_texts(run: Path) -> dict[str, list[tuple[int, str]]]:
+    """Return the texts of a run that :func:`log_texts` wrote, but for their markup."""
+    files = Files(run)
+    tags = ("other/report", "validate/confusion/table", "params")
+    return {tag: [(step, text[-20:]) for step, text in files.texts(tag)] for tag in tags}
+
+
+@pytest.mark.parametrize("cut", [8, 10])
+def test_texts_that_are_logged_again_are_there_once(run: Path, tmp_path: Path, cut: int) -> None:
+    """A resume, and one more from the same state, look like a run that was never killed."""
+    straight = tmp_path / "straight"
+    logger = TensorBoardLogger(straight)
+    logger.log_params({"lr": 0.1})
+    log_texts(logger, range(18))
+    logger = TensorBoardLogger(run)
+    logger.log_params({"lr": 0.1})
+    log_texts(logger, range(cut + 1))
+    state = logger.logger_state()
+    log_texts(logger, range(cut + 1, 18))
+    assert [step for step, _ in all_texts(run)["other/report"]] == [0, 4, 8, 12, 16]
+    for _ in range(3):
+        resumed = again(state, run)
+        assert [step for step, _ in all_texts(run)["other/report"]] == [0, 4, 8]
+        log_texts(resumed, range(cut + 1, 18))
+        assert all_texts(run) == all_texts(straight)
+
+
+def test_texts_are_there_once_after_a_chain_of_resumes(run: Path) -> None:
+    """Each from a state of the process before it, the last ones back to the first process."""
+    logger = TensorBoardLogger(run)
+    logger.log_params({"lr": 0.1})
+    log_texts(logger, range(5))
+    first = state = logger.logger_state()
+    log_texts(logger, range(5, 10))
+    for step in range(5, 15):
+        logger = again(state, run)
+        log_texts(logger, range(step, step + 1))
+        state = logger.logger_state()
+        log_texts(logger, range(step + 1, step + 6), note=" of a process that was killed")
+    logger = again(state, run)
+    assert [text for _, text in all_texts(run)["other/report"]] == ["at 0", "at 4", "at 8", "at 12"]
+    logger = again(first, run)
+    assert [text for _, text in all_texts(run)["other/report"]] == ["at 0", "at 4"]
+
+
+def test_texts_after_going_back_and_forth(run: Path) -> None:
+    """Back to an old state, then to a newer one of the same process: texts have the steps that numbers have."""
+    logger = TensorBoardLogger(run)
+    log_texts(logger, range(9))
+    back = logger.logger_state()
+    log_texts(logger, range(9, 17))
+    forth = logger.logger_state()
+    log_texts(logger, range(17, 30))
+    log_texts(again(back, run), range(9, 25))
+    log_texts(again(forth, run), range(17, 21))
+    files = Files(run)
+    assert files.scalars("train/loss") == [(step, float(step)) for step in range(21)]
+    assert files.texts("other/report") == [(step, f"at {step}") for step in range(0, 21, 4)]
+
+
+def test_another_text_at_the_step_replaces_the_old_one(run: Path) -> None:
+    """What the resumed run says counts, and what it does not say again is gone."""
+    logger = TensorBoardLogger(run)
+    log_texts(logger, range(11))
+    state = logger.logger_state()
+    logger.log_other("gone", "x")
+    log_texts(logger, range(11, 18))
+    log_texts(again(state, run), range(11, 14), note=" again")
+    assert [text for _, text in all_texts(run)["other/report"]] == ["at 0", "at 4", "at 8", "at 12 again"]
+    with pytest.raises(KeyError, match="other/gone"):
+        Files(run).texts("other/gone")
+
+
+def test_a_state_from_before_the_first_verb_leaves_no_text(run: Path) -> None:
+    """Everything is logged again then, and is there once."""
+    logger = TensorBoardLogger(run)
+    state = logger.logger_state()
+    log_texts(logger, range(14))
+    log_texts(again(state, run), range(14))
+    assert {tag: [step for step, _ in texts] for tag, texts in all_texts(run).items()} == {
+        "other/report": [0, 4, 8, 12],
+        "validate/confusion/table": [0, 4, 8, 12],
+        "params": [0],
+    }
+
+
+@pytest.mark.parametrize("harm", ["torn", "cut off", "removed", "another's"])
+def test_texts_after_harm_to_the_old_file(run: Path, harm: str) -> None:
+    """Whatever is left of it, what is logged again is there once."""
+    logger = TensorBoardLogger(run)
+    log_texts(logger, range(11))
+    state = logger.logger_state()
+    log_texts(logger, range(11, 18))
+    file = max(run.iterdir())
+    data = file.read_bytes()
+    if harm == "torn":
+        file.write_bytes(data + data[-50:-20])
+    elif harm == "cut off":
+        file.write_bytes(data[:-30])
+    elif harm == "removed":
+        file.unlink()
+    else:
+        (run / "events.out.tfevents.9999999998.other").write_bytes(b"no event file")
+    log_texts(again(state, run), range(11, 18))
+    kept = [] if harm == "removed" else ["at 0", "at 4", "at 8"]
+    assert [text for _, text in all_texts(run)["other/report"]] == [*kept, "at 12", "at 16"]
+
+
+def test_old_texts_that_cannot_be_hidden_are_said(run: Path) -> None:
+    """The run goes on all the same, and the next resume makes it good."""
+    logger = TensorBoardLogger(run)
+    log_texts(logger, range(101))
+    state = logger.logger_state()
+    log_texts(logger, range(101, 105))
+    with largest_file(3000), pytest.warns(RuntimeWarning, match=r"cannot take old texts out of .*too large.*twice"):
+        resumed = again(state, run)
+    log_texts(resumed, range(101, 105))
+    assert [step for step, _ in all_texts(run)["other/report"]][-4:] == [100, 104, 100, 104]
+    log_texts(again(state, run), range(101, 105))
+    assert [step for step, _ in all_texts(run)["other/report"]] == [*range(0, 105, 4)]
 
 
 def test_reattach_to_the_time_before_the_first_step(run: Path) -> None:

@@ -124,6 +124,45 @@ def test_spans_cover_what_was_written_since(tmp_path: Path) -> None:
     assert rows == [row(1), row(2), row(3)]
 
 
+@pytest.mark.parametrize("tail", [b"", b"\7", b"\7\0\0\0\0\0\0\0", b"\xff" * 40])
+def test_hiding_moves_nothing(tmp_path: Path, tail: bytes) -> None:
+    """What is hidden is an empty event for readers, from the given byte on; a torn tail stays as it is."""
+    writer = _tfevents.EventWriter(str(tmp_path))
+    writer.text("a", "before", 1)
+    _, start = writer.position()
+    writer.write(row(2))
+    writer.text("b", "after", 3)
+    writer.write(row(4))
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    with path.open("ab") as file:
+        file.write(tail)
+    before = path.read_bytes()
+    _tfevents.hide(str(path), start, None, _tfproto.holds_text, who="test")
+    after = path.read_bytes()
+    assert len(after) == len(before)
+    assert after[:start] == before[:start]
+    assert after.endswith(tail)
+    path.write_bytes(after[: len(after) - len(tail)])
+    _version, text, *others = records(path)
+    assert others[::2] == [row(2), row(4)]
+    assert [_tfproto.holds_text(event) for event in (text, others[1], _tfproto.shown(others[1]))] == [True, False, True]
+
+
+def test_hiding_goes_as_far_as_it_is_told(tmp_path: Path) -> None:
+    """The last byte is a limit, and a file that is gone has nothing to hide."""
+    writer = _tfevents.EventWriter(str(tmp_path))
+    writer.text("a", "first", 1)
+    _, end = writer.position()
+    writer.text("a", "second", 2)
+    (path,) = tmp_path.iterdir()
+    _tfevents.hide(str(path), 0, end, _tfproto.holds_text, who="test")
+    assert steps(path) == [2]
+    path.unlink()
+    _tfevents.hide(str(path), 0, None, _tfproto.holds_text, who="test")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_dropped_writer_closes_its_file(tmp_path: Path) -> None:
     """Without a warning, and without being asked."""
     writer = _tfevents.EventWriter(str(tmp_path))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 
@@ -117,3 +118,31 @@ def test_the_step_of_a_summary_can_be_read(step: int) -> None:
     steps = [_tfproto.summary_step(event, default=-7) for event in (row, text, start)]
     assert steps == [step, step, -7]
     assert _tfproto.summary_step(_tfproto.version_event(1.0), default=-7) == -7
+
+
+@given(TEXT, TEXT, INT64)
+def test_a_hidden_text_is_an_event_without_content(tag: str, markdown: str, step: int) -> None:
+    """TensorBoard's classes see time and step only; the bytes are as many, and come back whole."""
+    event = _tfproto.summary_event(_tfproto.text_value(tag, markdown), step, 1.5)
+    hidden = _tfproto.hidden(event)
+    parsed = Event.FromString(hidden)
+    assert (parsed.WhichOneof("what"), parsed.step, parsed.wall_time) == (None, step, 1.5)
+    assert sum(old != new for old, new in zip(event, hidden, strict=True)) == 1
+    assert _tfproto.shown(hidden) == event
+    assert _tfproto.shown(event) == event
+    assert _tfproto.hidden(hidden) == hidden
+    assert (_tfproto.holds_text(event), _tfproto.holds_text(hidden)) == (True, False)
+
+
+@given(TEXT, INT64)
+def test_numbers_and_pictures_are_no_text(tag: str, step: int) -> None:
+    """Neither ours nor what TensorBoard's classes encode, nor events of another kind."""
+    image = _tfproto.image_value(tag, b"JJJ", height=74, width=74)
+    ours = [_tfproto.ScalarRow((tag,)).event((1.0,), step, 1.0), _tfproto.summary_event(image, step, 1.0)]
+    ours += [_tfproto.start_event(step, 1.0), _tfproto.version_event(1.0), b""]
+    assert [event for event in ours if _tfproto.holds_text(event)] == []
+    summaries = [Summary(), Summary(value=[Summary.Value()]), Summary(value=[Summary.Value(tag=tag)])]
+    summaries += [Summary(value=[Summary.Value(simple_value=1.0)] * 2)]
+    theirs = [Event(wall_time=1.0, step=step, summary=summary) for summary in summaries]
+    assert [event for event in theirs if _tfproto.holds_text(event.SerializeToString())] == []
+    assert _tfproto.holds_text(_tfproto.summary_event(_tfproto.session_end_value(1, 1.0), step, 1.0))

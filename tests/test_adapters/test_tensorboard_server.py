@@ -62,6 +62,28 @@ def write_resumed(run: Path) -> None:
     again.finish("early_stop")
 
 
+def write_texts(run: Path, note: str = "") -> None:
+    """Write a run that was killed, resumed twice from one checkpoint, and logged its texts each time."""
+
+    def log(logger: TensorBoardLogger, steps: range, note: str = "") -> None:
+        for step in steps:
+            logger.log_metrics({"loss": step}, step=step)
+            if step % 5 == 0:
+                logger.log_confusion([[step, 1], [2, 3]], ["a", "b"], context="validate")
+                logger.log_other("report", f"at {step}{note}")
+            if step == 12:
+                logger.log_params({"late": 1})
+
+    logger = TensorBoardLogger(run)
+    log(logger, range(11))
+    state = logger.logger_state()
+    log(logger, range(11, 24))
+    for _ in range(2):
+        again = TensorBoardLogger(run)
+        again.reattach(state)
+        log(again, range(11, 24), note)
+
+
 def write_second_wind(run: Path) -> None:
     """Write a run that failed at its first step, was resumed, and is running."""
     logger = TensorBoardLogger(run)
@@ -93,6 +115,8 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_resumed(root / "resumed")
     write_second_wind(root / "second")
     write_late(root / "late")
+    write_texts(root / "texts")
+    write_texts(root / "texts differ", note=" again")
     TensorBoardLogger(root / "deep" / "complete").log_params({"lr": 0.9})
     return root
 
@@ -109,7 +133,7 @@ def server(
 
 def test_there_is_one_run_per_directory(server: Server) -> None:
     """Neither hparams nor a resume makes a run of its own."""
-    assert server.runs() == ["complete", "deep/complete", "late", "resumed", "second"]
+    assert server.runs() == ["complete", "deep/complete", "late", "resumed", "second", "texts", "texts differ"]
 
 
 def test_scalars_are_the_float32_of_what_was_logged(server: Server) -> None:
@@ -155,6 +179,16 @@ def test_texts_survive_a_resume(server: Server) -> None:
     assert [text for _, text in server.texts("second", "other/machine")] == ["<p>old one</p>"]
 
 
+@pytest.mark.parametrize(("run", "note"), [("texts", ""), ("texts differ", " again")])
+def test_texts_that_are_logged_again_are_there_once(server: Server, run: str, note: str) -> None:
+    """None is lost and none is doubled, and what the resumed run said is what is shown."""
+    reports = [(step, f"<p>at {step}{note if step > 10 else ''}</p>") for step in range(0, 24, 5)]
+    assert server.texts(run, "other/report") == reports
+    assert [step for step, _ in server.texts(run, "validate/confusion/table")] == [0, 5, 10, 15, 20]
+    assert [step for step, _ in server.images(run, "validate/confusion")] == [0, 5, 10, 15, 20]
+    assert [step for step, _ in server.texts(run, "params")] == [0]
+
+
 def test_a_confusion_matrix_is_a_picture(server: Server) -> None:
     """The Images tab gets a PNG that another library can decode."""
     ((step, png),) = server.images("complete", "validate/confusion")
@@ -167,7 +201,7 @@ def test_a_confusion_matrix_is_a_picture(server: Server) -> None:
 def test_hparams_are_one_row_per_run(server: Server) -> None:
     """A row has all params, the last metrics, and how the run ended; equal names stay two rows."""
     rows = server.hparams()
-    assert sorted(rows) == ["complete", "deep/complete", "late", "resumed", "second"]
+    assert sorted(rows) == ["complete", "deep/complete", "late", "resumed", "second", "texts", "texts differ"]
     params, metrics, status = rows["complete"]
     assert params == {"lr": 0.1, "opt": "a|b", "amp": False, "layers": "[64, 10]", "late": "yes"}
     assert metrics["train/loss"] == 9.0
@@ -216,3 +250,7 @@ def test_the_accumulator_reads_the_same(logdir: Path) -> None:
     assert run.status() == "STATUS_SUCCESS"
     assert Files(logdir / "second").scalars("train/loss") == [(step, float(step)) for step in range(5)]
     assert len(os.listdir(logdir / "second")) == 3
+    for name, note in {"texts": "", "texts differ": " again"}.items():
+        reports = [(step, f"at {step}{note if step > 10 else ''}") for step in range(0, 24, 5)]
+        assert Files(logdir / name).texts("other/report") == reports
+        assert [step for step, _ in Files(logdir / name).texts("validate/confusion/table")] == [0, 5, 10, 15, 20]
