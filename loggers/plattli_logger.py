@@ -50,6 +50,8 @@ RUN_KEY: Final = "_run"
 _FINAL: Final = ("completed", "early_stop")
 #: Stands in a state's steps for what belongs to no context: ``log_other``, confusions without one.
 _WHOLE_RUN: Final = ""
+_FLOATS: Final = {float}
+_NONE: Final[Mapping[str, str]] = {}
 
 
 class _Line(NamedTuple):
@@ -174,32 +176,43 @@ class PlattliLogger:
             epoch = check_epoch(epoch)
         if type(context) is not str or not context:
             context = check_context(context)
-        values, problems = plain(metrics)
-        with self._mutex:
+        problems: Mapping[str, str] = _NONE
+        values = metrics
+        # floats are plain already; their names are good if this kind of line was logged before
+        if floats := type(metrics) is dict and {*map(type, metrics.values())} == _FLOATS:
+            key: tuple[Any, ...] = (context, epoch is None, *metrics)
+        else:
+            values, problems = plain(metrics)
             key = (context, epoch is None, *values)
+        with self._mutex:
             line = known = self._lines.get(key)
             if line is None:
+                if floats:
+                    values, problems = plain(metrics)
+                    key = (context, epoch is None, *values)
                 line = self._new_line(context, epoch is None, values)
             writer = self._writer
-            if writer is None or writer.lost is not None:
+            if writer is None or self._status is not None:
                 writer = self._open()
                 if writer is None:
                     return
-            row = [*values.values()]
+            row = (*values.values(),)
             if line.keep is not None:
-                row = [row[i] for i in line.keep]
+                row = tuple([row[i] for i in line.keep])
             if epoch is not None:
-                row.append(epoch)
+                row = (*row, epoch)
             if self._walltime:
-                given = axes.get("walltime")
+                given = axes.get("walltime") if axes else None
                 now = time.time() if given is None else float(given)
                 # an np.float64 makes the column one, whatever `floats` says of the metrics
-                row.append(now if known is not None else np.float64(now))
-            unfit = writer.append(step, line.names, tuple(row))
+                row = (*row, now if known is not None else np.float64(now))
+            unfit = writer.append(step, line.names, row)
             if known is None:
                 self._remember(key, line)
             if step > self._steps.get(context, -1):
-                self._reached(context, step)
+                if "/" in context:
+                    self._note_context(context)
+                self._steps[context] = step
         if unfit or problems or line.refused or line.clashes:
             self._tell(context, step, {**problems, **line.refused}, unfit, line.clashes)
 
@@ -311,16 +324,17 @@ class PlattliLogger:
                 step = max(self._steps.values(), default=0)
             unfit = writer.append(step, (stored,), (Json(data),))
             if not unfit and step > self._steps.get(context, -1):
-                self._reached(context, step)
+                if "/" in context:
+                    self._note_context(context)
+                self._steps[context] = step
         for error in unfit.values():
             raise_for({full_name: str(error)}, where=f"run {self._directory.name!r}")
 
-    def _reached(self, context: str, step: int) -> None:
-        if "/" in context and context not in self._run_info.setdefault("contexts", []):
-            # readers split a metric's name at the first slash unless the run says otherwise
+    def _note_context(self, context: str) -> None:
+        """Say in the config that a context has a slash: readers split a metric's name at the first one otherwise."""
+        if context not in self._run_info.setdefault("contexts", []):
             self._run_info["contexts"].append(context)
             self._save_config()
-        self._steps[context] = step
 
     # ---- the life of a run ------------------------------------------------------------------------
 
@@ -385,13 +399,13 @@ class PlattliLogger:
         with self._mutex:
             if self._inert is not None:
                 return
-            if self._writer is not None and self._writer.lost is None:
-                if self._run_id != run_id:
-                    raise RecordError(
-                        f"this logger has begun run {self._run_id!r} already, and the state is of {run_id!r}: "
-                        f"reattach before logging anything"
-                    )
-                self._writer.close()
+            if self._writer is not None and self._writer.lost is None and self._run_id != run_id:
+                raise RecordError(
+                    f"this logger has begun run {self._run_id!r} already, and the state is of {run_id!r}: "
+                    f"reattach before logging anything"
+                )
+            # a writer that is open is not closed: the new one takes the lock over, so that nobody who looks
+            # meanwhile finds the run without an owner
             contexts = self._check_identity(run_id, steps, state)
             self._run_id = run_id
             self._steps = dict(steps)
@@ -436,18 +450,22 @@ class PlattliLogger:
                     f"call reattach(state) first; to go on after its last step, create the logger with "
                     f"if_exists='append'; to remove it, with if_exists='replace'"
                 )
-            self._start("replace" if self._if_exists == "replace" else "append", lambda name: None)
+            self._start(
+                "replace" if self._if_exists == "replace" else "append",
+                lambda name: None,
+                goes_on=self._if_exists == "append",
+            )
         elif self._writer.lost is not None:
             self._writer.refuse()
         return self._writer
 
-    def _start(self, if_exists: Literal["append", "replace"], cut: Any) -> None:
+    def _start(self, if_exists: Literal["append", "replace"], cut: Any, *, goes_on: bool = False) -> None:
         fresh = not exists(self._directory)
         writer = RowWriter(
             self._directory, hotsize=self._hotsize, floats=self._floats, if_exists=if_exists, cut=cut
         )
         config = {} if if_exists == "replace" else writer.read_config()
-        if fresh and _about(config).get("id") != self._run_id:
+        if fresh and not goes_on and _about(config).get("id") != self._run_id:
             config = {}  # of a writer that died before its first metric: that was another run
         self._config = config if isinstance(config, dict) else {"config": config}
         run = self._config.setdefault(RUN_KEY, {})
