@@ -31,10 +31,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from adapters import TeeLogger, TensorBoardLogger, WandbLogger
-from loggers import PlattliLogger, RecordError, RunExistsError, TrainingSession, log_confusion, log_other
-from plattli import Reader, is_run
-from plattli.errors import RunLockedError
-from plattli.runinfo import run_info
+from loggers import PlattliLogger, RecordError, RunExistsError, RunLockedError, TrainingSession, log_confusion, log_other
+from plattli import Reader, is_run, run_info
 
 TRACKERS = ("tensorboard", "wandb")  # what --tee takes
 CHUNK = 8  # batches that the loader prepares at a time

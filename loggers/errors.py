@@ -12,6 +12,7 @@
     ├── StatusError          (ValueError)             a finish status outside the four
     ├── RecordError          (ValueError, TypeError)  logger state that is not plain JSON data, or foreign
     ├── RunExistsError       (FileExistsError)        a run is there and nobody said what to do with it
+    ├── RunLockedError       (BlockingIOError)        another live process writes the run
     ├── LoggerFinishedError  (RuntimeError)           a verb after ``finish``
     ├── NoPathError          (ValueError)             a logger that nobody told where to write
     ├── SessionError         (RuntimeError)           a training session used out of order
@@ -62,6 +63,10 @@ class RecordError(LoggerError, ValueError, TypeError):
 
 class RunExistsError(LoggerError, FileExistsError):
     """The directory already holds a run, and neither ``reattach`` nor ``if_exists=`` was used."""
+
+
+class RunLockedError(LoggerError, BlockingIOError):
+    """Another live process writes the run; the message names it."""
 
 
 class LoggerFinishedError(LoggerError, RuntimeError):

@@ -26,6 +26,7 @@ from loggers.errors import (
     MetricValueError,
     RecordError,
     RunExistsError,
+    RunLockedError,
     StepError,
 )
 from loggers.values import (
@@ -41,6 +42,7 @@ from loggers.values import (
     raise_for,
 )
 from plattli import __version__
+from plattli import errors as plattli_errors
 from plattli._format import MAX_STEP
 from plattli.rows import Json, RowWriter, exists
 
@@ -51,6 +53,8 @@ _FINAL: Final = ("completed", "early_stop")
 #: Stands in a state's steps for what belongs to no context: ``log_other``, confusions without one.
 _WHOLE_RUN: Final = ""
 _FLOATS: Final = {float}
+#: All integers up to here are float64s.
+_EXACT: Final = 2**53
 _NONE: Final[Mapping[str, str]] = {}
 
 
@@ -201,12 +205,13 @@ class PlattliLogger:
                 row = tuple([row[i] for i in line.keep])
             if epoch is not None:
                 row = (*row, epoch)
+                floats = floats and epoch <= _EXACT
             if self._walltime:
                 given = axes.get("walltime") if axes else None
                 now = time.time() if given is None else float(given)
                 # an np.float64 makes the column one, whatever `floats` says of the metrics
                 row = (*row, now if known is not None else np.float64(now))
-            unfit = writer.append(step, line.names, row)
+            unfit = writer.append(step, line.names, row, floats=floats)
             if known is None:
                 self._remember(key, line)
             if step > self._steps.get(context, -1):
@@ -461,9 +466,12 @@ class PlattliLogger:
 
     def _start(self, if_exists: Literal["append", "replace"], cut: Any, *, goes_on: bool = False) -> None:
         fresh = not exists(self._directory)
-        writer = RowWriter(
-            self._directory, hotsize=self._hotsize, floats=self._floats, if_exists=if_exists, cut=cut
-        )
+        try:
+            writer = RowWriter(
+                self._directory, hotsize=self._hotsize, floats=self._floats, if_exists=if_exists, cut=cut
+            )
+        except plattli_errors.RunLockedError as error:
+            raise _RunLockedError(str(error)) from error
         config = {} if if_exists == "replace" else writer.read_config()
         if fresh and not goes_on and _about(config).get("id") != self._run_id:
             config = {}  # of a writer that died before its first metric: that was another run
@@ -538,6 +546,13 @@ class PlattliLogger:
 
     def __repr__(self) -> str:
         return f"PlattliLogger({str(self._directory)!r}, run_id={self._run_id!r})"
+
+
+class _RunLockedError(RunLockedError, plattli_errors.RunLockedError):
+    """Caught as either package's."""
+
+
+_RunLockedError.__name__ = "RunLockedError"  # what a traceback shows
 
 
 #: Loggers of this process, so that a fork's copies can be made inert.
