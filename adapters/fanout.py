@@ -128,18 +128,20 @@ class TeeLogger:
         axes.setdefault("walltime", time.time())
         failure: MetricValueError | None = None
         try:
-            # what could not be converted goes along, so that the error names it
-            bad = {name: metrics[name] for name in problems if name in metrics}
-            log_metrics(
-                self._primary, {**values, **bad} if bad else values, step=step, epoch=epoch, context=context, **axes
-            )
+            given = values
+            if problems:  # what could not be converted goes along, so that the error names it
+                given = {**values, **{name: metrics[name] for name in problems if name in metrics}}
+            log_metrics(self._primary, given, step=step, epoch=epoch, context=context, **axes)
         except MetricValueError as error:
             failure = error  # every good value of the line is stored
         if not self._started:
             self._start()
         for replica in self._inline:
             replica.call(log_metrics, values, step=step, epoch=epoch, context=context, **axes)
-        self._speak()
+        for replica in self._replicas:
+            if replica.notices or replica.broken is not None:
+                self._speak()
+                break
         if failure is not None:
             raise failure
 
@@ -338,6 +340,8 @@ class _Replica:
         self.notices: list[str] = []
         #: the caller knows that this replica is behind: one warning is enough
         self.told = False
+        #: what it raised, if that was the last call of it
+        self.broken: Exception | None = None
 
     @property
     def name(self) -> str:
@@ -395,7 +399,6 @@ class _Inline(_Replica):
 
     def __init__(self, logger: Any, key: str, poll: float) -> None:
         super().__init__(logger, key, poll)
-        self.broken: Exception | None = None
         #: the verb call at which it broke
         self._failed: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
         self._refused: set[str] = set()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from plattli.bulk import BulkWriter
 from plattli.compacting import CompactingWriter
+from plattli.direct import DirectWriter
 from plattli.errors import PlattliError
 from plattli.reader import Reader
 from plattli.runinfo import RunInfo, run_info
@@ -16,7 +18,9 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "BulkWriter",
     "CompactingWriter",
+    "DirectWriter",
     "PlattliError",
     "Reader",
     "RunInfo",

@@ -1,4 +1,4 @@
-"""Write a whole run at once, as an archive, from columns that are in memory."""
+"""Write a whole run at once, as an archive or a folder, from columns that are in memory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plattli import _fs, _indices, _manifest
+from plattli import _config, _fs, _indices, _manifest, _packing
 from plattli._dtypes import monotonic, tightest
 from plattli._format import (
     ARCHIVE,
@@ -29,24 +29,44 @@ from plattli._format import (
     indices_file,
     value_file,
 )
-from plattli.errors import DtypeError, RunExistsError
+from plattli.errors import CorruptRunError, DtypeError, ExtraFileError
 
 _CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
 _VALUE_SUFFIXES: Final = (*DTYPES, JSONL)
 
+#: what a file holds, without a copy if it is there already
+Bytes: TypeAlias = bytes | memoryview
+
 
 class BulkColumn(NamedTuple):
-    """A metric: uint32 steps [n], and as many numbers of a storable dtype, or JSON values."""
+    """A metric: uint32 steps [n], and as many numbers of a storable dtype, JSON values, or JSON lines."""
 
     steps: NDArray[np.uint32]
-    values: NDArray[Any] | list[Any]
+    values: NDArray[Any] | list[Any] | bytes
 
 
 class Extra(NamedTuple):
-    """A file that is none of ours but lies in the run's folder, to be carried into the archive."""
+    """A file that is none of ours but lies in the run's folder, to be carried along."""
 
     info: zipfile.ZipInfo
     open: Callable[[], IO[bytes]]
+
+
+class Run(NamedTuple):
+    """A finished run, about to be written.
+
+    Attributes:
+        columns: metric -> its rows, in the order in which the manifest lists them. Names are checked by
+            the caller. Each is asked for when its turn comes.
+        config: the bytes of ``config.json``; or, for a folder, a file to link to.
+        extras: other files to put beside the run's own.
+        optimize: store integers in the smallest type that holds them, steps as segments where they fit.
+    """
+
+    columns: Mapping[str, BulkColumn]
+    config: bytes | Path
+    extras: Iterable[Extra] = ()
+    optimize: bool = True
 
 
 def write_archive(
@@ -54,68 +74,141 @@ def write_archive(
 ) -> None:
     """Publish a finished run at ``path``: all of it or, on any error, nothing.
 
-    Integers are stored in the smallest type that holds them, steps as segments where they fit.
-
     Args:
         path: the archive to write or replace.
-        columns: metric -> its rows, in the order in which the manifest lists them. Names are checked
-            by the caller.
-        config: the bytes of ``config.json``.
-        extras: other files to put into the archive.
+        columns, config, extras: see :class:`Run`.
 
     Raises:
         DtypeError: a JSON value that UTF-8 cannot spell.
-        RunExistsError: an extra file has the name of one that is written.
+        ExtraFileError: an extra file has the name of one that is written.
     """
     temporary = path.with_name(path.name + TMP_SUFFIX)
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as bundle:
-            bundle.writestr(CONFIG, config)
-            specs = {name: _write_column(bundle, name, column) for name, column in columns.items()}
-            rows = max((len(column.steps) for column in columns.values()), default=0)
-            bundle.writestr(MANIFEST, _manifest.dump(specs, run_rows=rows))
-            written = set(bundle.namelist())
-            for extra in extras:
-                if extra.info.filename in written:
-                    raise RunExistsError(
-                        f"{path.parent} has a file {extra.info.filename!r} of unknown origin, which would "
-                        f"be replaced: move it away"
-                    )
-                with extra.open() as source, bundle.open(extra.info, "w", force_zip64=True) as sink:
-                    shutil.copyfileobj(source, sink)
-        _fs.sync_file(temporary)
+        _write_archive(temporary, Run(columns, config, extras))
+        os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    os.replace(temporary, path)
     _fs.sync_dir(path.parent)
 
 
-def _write_column(bundle: zipfile.ZipFile, name: str, column: BulkColumn) -> dict[str, Any]:
-    segments = _indices.fit(column.steps)
-    if segments is None:
-        bundle.writestr(indices_file(name), column.steps.astype("<u4").tobytes())
-    spec: dict[str, Any] = {"indices": INDICES_FILE if segments is None else _indices.dump(segments)}
-    if isinstance(column.values, list):
-        spec["dtype"] = JSONL
-        bundle.writestr(value_file(name, JSONL), _json_lines(name, column))
-        return spec
-    values = column.values
-    if values.dtype.kind in "iu":
-        values = values.astype(DTYPES[tightest(int(values.min()), int(values.max()))])
-    values = values.astype(values.dtype.newbyteorder("<"))
-    spec["dtype"] = _CODES[values.dtype]
-    if flag := monotonic(values):
-        spec["monotonic"] = flag
-    bundle.writestr(value_file(name, spec["dtype"]), values.tobytes())
-    return spec
+def publish(run_root: Path, run: Run, *, zip: bool = True) -> None:
+    """Put a finished run in the place of whatever run is in ``run_root``; the caller holds its lock.
 
+    An error leaves what was there; a kill, that or the new run, and leftovers that
+    :func:`plattli._packing.remove_temporaries` removes.
 
-def _json_lines(name: str, column: BulkColumn) -> bytes:
+    Raises:
+        DtypeError: a JSON value that UTF-8 cannot spell.
+        ExtraFileError: an extra file is in the way of one that is written.
+    """
+    temporary, staging = run_root / (ARCHIVE + TMP_SUFFIX), run_root / _packing.STAGING
     try:
-        return "".join(f"{dumps(value)}\n" for value in column.values).encode()
-    except UnicodeEncodeError as error:
-        raise DtypeError(f"metric {name!r} holds text that UTF-8 cannot spell: {error}") from error
+        if zip:
+            _write_archive(temporary, run)
+            _packing.replace_by_archive(run_root, temporary)
+        else:
+            _write_folder(staging, run)
+            _packing.replace_by_folder(run_root)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _write_archive(path: Path, run: Run) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as bundle:
+        bundle.writestr(CONFIG, run.config.read_bytes() if isinstance(run.config, Path) else run.config)
+        written = {CONFIG}
+        for name, data in _files(run):
+            bundle.writestr(name, data)
+            written.add(name)
+        for extra in _beside(run.extras, written):
+            with extra.open() as source, bundle.open(extra.info, "w", force_zip64=True) as sink:
+                shutil.copyfileobj(source, sink)
+    _fs.sync_file(path)
+
+
+def _write_folder(folder: Path, run: Run) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if isinstance(run.config, Path):
+        _config.write(run.config, folder)
+    else:
+        _write_file(folder / CONFIG, run.config)
+    written = {CONFIG}
+    for name, data in _files(run):
+        _write_file(folder / name, data)
+        written.add(name)
+    for extra in _beside(run.extras, written):
+        with extra.open() as source:
+            _write_file(folder / extra.info.filename, source)
+        if mode := extra.info.external_attr >> 16 & 0o777:
+            (folder / extra.info.filename).chmod(mode)
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir():
+            _fs.sync_dir(path)
+
+
+def _write_file(path: Path, content: Bytes | IO[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as sink:
+        if isinstance(content, bytes | memoryview):
+            sink.write(content)
+        else:
+            shutil.copyfileobj(content, sink)
+        sink.flush()
+        os.fsync(sink.fileno())
+
+
+def _files(run: Run) -> Iterator[tuple[str, Bytes]]:
+    """Yield name and content of every file but the config, the manifest last."""
+    specs: dict[str, dict[str, Any]] = {}
+    rows = 0
+    for name, column in run.columns.items():
+        segments = _indices.fit(column.steps) if run.optimize else None
+        if segments is None:
+            yield indices_file(name), _bytes(column.steps)
+        spec = specs[name] = {"indices": INDICES_FILE if segments is None else _indices.dump(segments)}
+        spec["dtype"], data, flag = _stored(name, column.values, run.optimize)
+        if flag:
+            spec["monotonic"] = flag
+        yield value_file(name, spec["dtype"]), data
+        rows = max(rows, len(column.steps))
+    yield MANIFEST, _manifest.dump(specs, run_rows=rows)
+
+
+def _stored(name: str, values: NDArray[Any] | list[Any] | bytes, optimize: bool) -> tuple[str, Bytes, str | None]:
+    """Return a column's storage code, the content of its file, and its monotonic flag."""
+    if isinstance(values, bytes):
+        return JSONL, values, None
+    if isinstance(values, list):
+        try:
+            return JSONL, "".join(f"{dumps(value)}\n" for value in values).encode(), None
+        except UnicodeEncodeError as error:
+            raise DtypeError(f"metric {name!r} holds text that UTF-8 cannot spell: {error}") from error
+    if optimize and values.dtype.kind in "iu":
+        values = values.astype(DTYPES[tightest(int(values.min()), int(values.max()))])
+    return _CODES[values.dtype.newbyteorder("<")], _bytes(values), monotonic(values)
+
+
+def _bytes(numbers: NDArray[Any]) -> Bytes:
+    little = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
+    return little.view(np.uint8).data
+
+
+def _beside(extras: Iterable[Extra], written: set[str]) -> Iterator[Extra]:
+    """Pass on the extra files whose paths the run does not need for its own."""
+    folders = {str(parent) for name in written for parent in PurePosixPath(name).parents}
+    for extra in extras:
+        name = extra.info.filename
+        path = PurePosixPath(name)
+        if name in folders or not written.isdisjoint(map(str, (path, *path.parents))):
+            raise ExtraFileError(
+                f"the run's folder has a file {name!r} of unknown origin, which is in the way of the run's own: "
+                f"move it away"
+            )
+        yield extra
 
 
 # ---- what an earlier output leaves behind ---------------------------------------------------------
@@ -125,32 +218,40 @@ def extras_of(run_root: Path) -> Iterator[Extra]:
     """Yield the files beside an earlier output's own ones, in its folder and in its archive.
 
     Raises:
-        RunExistsError: folder and archive hold different files of one name.
-        PlattliError, OSError, zipfile.BadZipFile: the earlier output cannot be read.
+        ExtraFileError: folder and archive hold different files of one name.
+        CorruptRunError: the earlier output cannot be read.
     """
-    root, archive = run_root / METRIC_DIR, run_root / ARCHIVE
-    loose: dict[str, Path] = {}
-    if root.is_dir():
-        files = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
-        manifest = files.get(MANIFEST)
-        names = _foreign(files, manifest.read_bytes() if manifest else b"{}", run_root.name)
-        loose = {name: files[name] for name in names}
-        for name, path in loose.items():
-            yield Extra(zipfile.ZipInfo.from_file(path, name, strict_timestamps=False), _opener(path))
-    if archive.is_file():
-        with zipfile.ZipFile(archive) as bundle:
-            members = {info.filename: info for info in bundle.infolist() if not info.is_dir()}
-            manifest_bytes = bundle.read(MANIFEST) if MANIFEST in members else b"{}"
-            for name in _foreign(members, manifest_bytes, run_root.name):
-                if name not in loose:
-                    yield Extra(_stored(members[name]), _member_opener(bundle, name))
-                elif loose[name].read_bytes() != bundle.read(name):
-                    raise RunExistsError(f"{root / name} and {archive} hold different files {name!r}: remove one")
+    root, archive, run = run_root / METRIC_DIR, run_root / ARCHIVE, run_root.name
+    files = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    metrics = _metrics(files[MANIFEST].read_bytes(), run) if MANIFEST in files else set()
+    if not archive.exists():
+        yield from (_loose(name, files[name]) for name in _foreign(files, metrics))
+        return
+    try:
+        bundle = zipfile.ZipFile(archive)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise CorruptRunError(f"{archive} of run {run!r} is no readable archive: {error}") from error
+    with bundle:
+        members = {info.filename: info for info in bundle.infolist() if not info.is_dir()}
+        if MANIFEST in members:
+            metrics |= _metrics(bundle.read(MANIFEST), run)
+        loose = _foreign(files, metrics)
+        yield from (_loose(name, files[name]) for name in loose)
+        for name in _foreign(members, metrics):
+            if name not in loose:
+                _packing.check_member(name, archive, run)
+                yield Extra(_copied(members[name]), _member_opener(bundle, name))
+            elif files[name].read_bytes() != bundle.read(name):
+                raise ExtraFileError(f"{root / name} and {archive} hold different files {name!r}: remove one")
 
 
-def _foreign(files: Collection[str], manifest: bytes, run: str) -> list[str]:
+def _metrics(manifest: bytes, run: str) -> set[str]:
+    return set(_manifest.load(manifest, run).specs)
+
+
+def _foreign(files: Collection[str], metrics: set[str]) -> list[str]:
     own = {MANIFEST, CONFIG, HOT, HOT_COMPACTING}
-    for metric in _manifest.load(manifest, run).specs:
+    for metric in metrics:
         own.update(f"{metric}.{suffix}" for suffix in (*_VALUE_SUFFIXES, INDICES_FILE))
     for name in files:
         # steps with values, though no manifest knows them: an orphan of a dead writer
@@ -161,15 +262,15 @@ def _foreign(files: Collection[str], manifest: bytes, run: str) -> list[str]:
     return sorted(name for name in files if name.removesuffix(TMP_SUFFIX) not in own)
 
 
-def _opener(path: Path) -> Callable[[], IO[bytes]]:
-    return lambda: path.open("rb")
+def _loose(name: str, path: Path) -> Extra:
+    return Extra(zipfile.ZipInfo.from_file(path, name, strict_timestamps=False), lambda: path.open("rb"))
 
 
 def _member_opener(bundle: zipfile.ZipFile, name: str) -> Callable[[], IO[bytes]]:
     return lambda: bundle.open(name)
 
 
-def _stored(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
+def _copied(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
     # a new entry: the old one knows where it was
     fresh = zipfile.ZipInfo(info.filename, info.date_time)
     fresh.external_attr = info.external_attr

@@ -178,7 +178,7 @@ def _open(source: Source, file: str, what: str, where: str, files: ExitStack) ->
     try:
         return files.enter_context(source.open(file))
     except MissingFileError as error:
-        raise MissingFileError(f"missing {what} file of {where}: {source.root / file}") from error
+        raise MissingFileError(f"missing {what} file of {where}: {source.root}/{file}") from error
 
 
 class MetricRows:

@@ -9,23 +9,51 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from plattli import _fs, _indices
-from plattli._dtypes import monotonic
-from plattli._format import DTYPES, INDICES_FILE, JSONL, TMP_SUFFIX, dumps, indices_file, value_file
+from plattli._dtypes import is_int, monotonic, tightest
+from plattli._format import DTYPES, INDICES_FILE, JSONL, dumps, indices_file, value_file
 from plattli._indices import Segment
 from plattli.errors import CorruptRunError
 
 _STEP: Final = np.dtype("<u4")
+_pack_step: Final = struct.Struct("<I").pack
+#: Bytes of a JSON column that are looked at in one go.
+_CHUNK: Final = 1 << 18
 #: Every suffix a metric's files may have.
 SUFFIXES: Final = (*DTYPES, JSONL, INDICES_FILE)
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass
+class Ending:
+    """How a column is when its run is finished.
+
+    Attributes:
+        segments, code, extra: see :class:`Column`.
+        files: what it has in files that are not there yet, by name.
+        obsolete: files that it no longer has.
+    """
+
+    segments: list[Segment] | None
+    code: str
+    extra: dict[str, Any]
+    files: dict[str, Callable[[], bytes]]
+    obsolete: list[str]
+
+    def spec(self) -> dict[str, Any]:
+        """Return the column's entry in the manifest."""
+        indices = INDICES_FILE if self.segments is None else _indices.dump(self.segments)
+        return {"indices": indices, "dtype": self.code, **self.extra}
 
 
 class Column:
@@ -51,6 +79,7 @@ class Column:
         #: index segments, ``None`` when the steps are in a file of their own
         self.segments: list[Segment] | None = []
         self._extra = extra or {}
+        self._path, self._path_of = root, ""  # worked out when it is needed: see `path`
         self._bytes = 0  # of the good part of a jsonl file
         #: what the manifest is to say of the steps: ahead of ``segments`` while a batch is written
         self._announced: list[Segment] | None = self.segments
@@ -58,7 +87,9 @@ class Column:
     @property
     def path(self) -> Path:
         """The value file."""
-        return self.root / value_file(self.name, self.code)
+        if self._path_of != self.code:
+            self._path, self._path_of = self.root / value_file(self.name, self.code), self.code
+        return self._path
 
     @property
     def indices_path(self) -> Path:
@@ -89,8 +120,6 @@ class Column:
         if column.code not in (*DTYPES, JSONL):
             raise CorruptRunError(f"metric {name!r} of run {run!r} has the unknown dtype {column.code!r}")
         column.segments = _indices.parse(spec["indices"], name, run)
-        if column.code == JSONL:
-            column._end_last_line()
         available = column._count_values()
         if column.segments is None:
             steps = column._read_steps()[:available]
@@ -105,39 +134,30 @@ class Column:
                 # a column shorter than its closed segments: the steps follow the values
                 column.segments = _indices.close(column.segments, column.rows)
         column._announced = column.segments
-        column._cut_files(column.rows)
+        column._cut_files(column.rows, available)
         column.last = column._step_at(column.rows - 1) if column.rows else -1
         column.newest = column.last
         return column
 
     def _count_values(self) -> int:
+        """Count the whole values; of a JSON column, note where they end."""
         try:
             size = self.path.stat().st_size
+            if self.code != JSONL:
+                return size // self.itemsize
+            rows, self._bytes = _count_lines(self.path)
+            if self._bytes < size:
+                # a whole last value gets the newline that its writer did not get to; a torn one is cut off
+                with self.path.open("rb") as file:
+                    file.seek(self._bytes)
+                    json.loads(file.read())
+                _fs.append_at(self.path, size, b"\n")
+                rows, self._bytes = rows + 1, size + 1
         except FileNotFoundError:
             return 0
-        return sum(1 for _ in self._line_ends()) if self.code == JSONL else size // self.itemsize
-
-    def _end_last_line(self) -> None:
-        """Give a whole last value the newline that its writer did not get to."""
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return
-        if data and not data.endswith(b"\n"):
-            try:
-                json.loads(data[data.rfind(b"\n") + 1 :])
-            except ValueError:
-                return  # torn: cut off when the files are cut
-            _fs.append_at(self.path, len(data), b"\n")
-
-    def _line_ends(self) -> Iterator[int]:
-        """Yield the offset just behind every complete line."""
-        offset = 0
-        with self.path.open("rb") as file:
-            for line in file:
-                offset += len(line)
-                if line.endswith(b"\n"):
-                    yield offset
+        except ValueError:
+            pass
+        return rows
 
     def _read_steps(self) -> Array:
         try:
@@ -146,17 +166,14 @@ class Column:
             data = b""
         return np.frombuffer(data[: len(data) // _STEP.itemsize * _STEP.itemsize], _STEP)
 
-    def _cut_files(self, rows: int) -> None:
+    def _cut_files(self, rows: int, lines: int | None = None) -> None:
+        """Cut the files to the first ``rows`` rows; ``lines`` is how many :attr:`_bytes` hold, if that is known."""
         # steps first: a kill in between must not leave values that a later row could be taken for
         if self.segments is None:
             _fs.truncate(self.indices_path, rows * _STEP.itemsize)
         if self.code == JSONL:
-            self._bytes = 0
-            if rows:
-                for count, end in enumerate(self._line_ends(), 1):
-                    self._bytes = end
-                    if count == rows:
-                        break
+            if rows != lines:
+                self._bytes = _end_of_line(self.path, rows) if rows else 0
             _fs.truncate(self.path, self._bytes)
         else:
             _fs.truncate(self.path, rows * self.itemsize)
@@ -181,16 +198,31 @@ class Column:
             return []
         return self.path.read_bytes()[: self._bytes].splitlines(keepends=True)
 
+    def plain_values(self, start: int = 0) -> list[Any]:
+        """Return the stored values from row ``start`` on, as plain Python."""
+        if self.code == JSONL:
+            return [json.loads(line) for line in self.lines()[start:]]
+        return list(self.values()[start:].tolist())
+
     # ---- appending: announce, publish the manifest, then put the values -------------------------------
 
-    def announce(self, steps: Array) -> bool:
+    def announce(self, steps: Array, known: dict[Any, list[Segment]] | None = None) -> bool:
         """Put the steps of coming values where they belong; tell if the manifest must be written.
 
         Calling it again, after a failure, starts again from the stored rows.
+
+        Args:
+            steps: uint32 [n], increasing, all above :attr:`last`.
+            known: what other columns came to in the same batch: most have the same steps.
         """
         before = self._announced
         if self.segments is not None:
-            extended = _indices.extend(self.segments, self.rows, steps)
+            key = (id(steps), self.rows, *self.segments)
+            extended = known.get(key) if known is not None else None
+            if extended is None:
+                extended = _indices.extend(self.segments, self.rows, steps)
+                if known is not None:
+                    known[key] = extended
             if len(extended) <= _indices.limit(self.rows + len(steps)):
                 self._announced = extended
                 return before != extended
@@ -213,7 +245,7 @@ class Column:
             values: [n], numbers for a numeric column, plain JSON data for a JSON one.
         """
         if self.code == JSONL:
-            data = b"".join(_line(value) for value in values)
+            data = b"".join(json_line(value) for value in values)
             offset = self._bytes
         else:
             data = np.asarray(values).astype(DTYPES[self.code], copy=False).tobytes()
@@ -226,12 +258,56 @@ class Column:
         self.last = int(steps[-1])
         self.segments = self._announced
 
+    def spell_steps(self) -> None:
+        """Keep the steps in a file of their own from here on; both files exist afterwards.
+
+        The caller publishes the manifest.
+        """
+        self._make_room(self.path)
+        if self.segments is not None:
+            steps = self.steps().astype(_STEP).tobytes()
+            _fs.replace_file(self.indices_path, steps, sync=bool(steps))
+            self.segments = self._announced = None
+        for path in (self.indices_path, self.path):
+            if not path.exists():
+                path.touch()
+
+    def put_row(self, step: int, data: bytes, values_fd: int, steps_fd: int) -> None:
+        """Append one row through files that are open, of a column whose steps are spelled out.
+
+        The value goes first: a kill then leaves a value without its step, which no reader counts and
+        which the next writer, whoever made it, cuts off.
+
+        Args:
+            step: above :attr:`last`.
+            data: the value as it is stored, a JSON one with its newline.
+            values_fd, steps_fd: the two files, which end where the stored rows end.
+        """
+        offset = self._bytes if self.code == JSONL else self.rows * len(data)
+        _fs.write_at(values_fd, offset, data)
+        _fs.write_at(steps_fd, self.rows * _STEP.itemsize, _pack_step(step))
+        self._bytes = offset + len(data)
+        self.rows += 1
+        self.last = step
+
+    def open_files(self) -> tuple[int, int]:
+        """Open the value and the step file for :meth:`put_row`, cut to the stored rows."""
+        values = _fs.open_at(self.path, self._bytes if self.code == JSONL else self.rows * self.itemsize)
+        try:
+            return values, _fs.open_at(self.indices_path, self.rows * _STEP.itemsize)
+        except BaseException:
+            os.close(values)
+            raise
+
     def sync(self) -> None:
         """Make what was put survive a power loss."""
-        if self.rows:
-            _fs.sync_file(self.path)
-            if self.segments is None:
-                _fs.sync_file(self.indices_path)
+        _fs.sync_files(self.files())
+
+    def files(self) -> list[Path]:
+        """Return the files that hold the rows."""
+        if not self.rows:
+            return []
+        return [self.path] if self.segments is not None else [self.path, self.indices_path]
 
     @staticmethod
     def _make_room(path: Path) -> None:
@@ -249,7 +325,7 @@ class Column:
         """Give a stored row another value; atomic for readers and kills."""
         if self.code == JSONL:
             lines = self.lines()
-            lines[row] = _line(value)
+            lines[row] = json_line(value)
             data = b"".join(lines)
             _fs.replace_file(self.path, data)
             self._bytes = len(data)
@@ -276,49 +352,88 @@ class Column:
         self._cut_files(self.rows)
 
     def _step_at(self, row: int) -> int:
-        return int(self.steps()[row]) if self.segments is None else _indices.step_at(self.segments, row)
+        if self.segments is not None:
+            return _indices.step_at(self.segments, row)
+        with self.indices_path.open("rb") as file:
+            file.seek(row * _STEP.itemsize)
+            return int.from_bytes(file.read(_STEP.itemsize), "little")
 
     def rewrite(self, code: str) -> Path | None:
         """Write the values as another dtype; return the old file, to be removed once published."""
         if not self.rows:
             self.code = code
             return None
-        old, values = self.path, self.values()
-        new = self.root / value_file(self.name, code)
-        _fs.replace_file(new, values.astype(DTYPES[code]).tobytes())
+        old = self.path
+        _fs.replace_file(self.root / value_file(self.name, code), self._bytes_as(code))
         self.code = code
         return old
 
+    def _bytes_as(self, code: str) -> bytes:
+        return self.values().astype(DTYPES[code], copy=False).tobytes()
+
     # ---- finishing --------------------------------------------------------------------------------
 
-    def finish(self, *, optimize: bool) -> list[Path]:
-        """Close the index and, optionally, fit it; return files to remove once published."""
-        obsolete = []
-        if self.segments is not None:
-            self.segments = _indices.close(self.segments, self.rows)
+    def ending(self, *, optimize: bool) -> Ending:
+        """Work out how the column is to end: closed; if optimized, fitted and its integers narrowed."""
+        segments, code, extra = self.segments, self.code, self._extra
+        files: dict[str, Callable[[], bytes]] = {}
+        obsolete: list[str] = []
+        if segments is not None:
+            segments = _indices.close(segments, self.rows)
         elif optimize and (fitted := _indices.fit(self.steps())) is not None:
-            self.segments = fitted
-            obsolete.append(self.indices_path)
-        self._announced = self.segments
-        if not self.path.exists():
-            # readers of an archive want the file of every metric, rows or not
-            self._make_room(self.path)
-            self.path.touch()
-        if self.segments is None and not self.indices_path.exists():
-            self.indices_path.touch()
-        if self.code != JSONL and (flag := monotonic(self.values())):
-            self._extra = {**self._extra, "monotonic": flag}
-        return obsolete
+            segments = fitted
+            obsolete.append(indices_file(self.name))
+        if not self.rows:
+            # readers of an archive want the files of every metric, rows or not
+            files[value_file(self.name, code)] = bytes
+            if segments is None:
+                files[indices_file(self.name)] = bytes
+        elif code != JSONL:
+            values = self.values()
+            if flag := monotonic(values):
+                extra = {**extra, "monotonic": flag}
+            if optimize and is_int(code):
+                code = tightest(int(values.min()), int(values.max()))
+            if code != self.code:
+                files[value_file(self.name, code)] = partial(self._bytes_as, code)
+                obsolete.append(value_file(self.name, self.code))
+        return Ending(segments, code, extra, files, obsolete)
 
-    def other_files(self) -> list[Path]:
-        """Return files that an interrupted change of this column may have left."""
-        active = {self.path, self.indices_path} if self.segments is None else {self.path}
-        stem = str(self.root / self.name)
-        candidates = (Path(f"{stem}.{suffix}") for suffix in SUFFIXES)
-        return [p for p in candidates if p not in active] + [
-            Path(f"{stem}.{suffix}{TMP_SUFFIX}") for suffix in SUFFIXES
-        ]
+    def end(self, ending: Ending) -> None:
+        """Take note that the files are as ``ending`` has them."""
+        self.segments = self._announced = ending.segments
+        self.code, self._extra = ending.code, ending.extra
+
+    def is_active(self, file: str) -> bool:
+        """Tell whether a file of this metric, named relative to the folder, is one that it uses now."""
+        return file == value_file(self.name, self.code) or (self.segments is None and file == indices_file(self.name))
 
 
-def _line(value: Any) -> bytes:
+def _count_lines(path: Path) -> tuple[int, int]:
+    """Return how many lines of a file are complete, and where the last of these ends."""
+    lines = end = offset = 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            if found := chunk.count(b"\n"):
+                lines += found
+                end = offset + chunk.rindex(b"\n") + 1
+            offset += len(chunk)
+    return lines, end
+
+
+def _end_of_line(path: Path, number: int) -> int:
+    """Return where a line ends, counted from 1; the file has that many."""
+    offset = 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            found = chunk.count(b"\n")
+            if found >= number:
+                return offset + int(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord(b"\n"))[number - 1]) + 1
+            number -= found
+            offset += len(chunk)
+    return offset
+
+
+def json_line(value: Any) -> bytes:
+    """Return a value as a line of a JSON column."""
     return dumps(value).encode() + b"\n"

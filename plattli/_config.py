@@ -56,20 +56,23 @@ def write(checked: str | Path | None, root: Path) -> None:
         _fs.replace_file(path, b"{}")
 
 
-def merged(root: Path, overrides: dict[str, Any], run: str) -> bytes:
-    """Return the config of ``root`` with ``overrides`` on top, as the bytes of a file.
+def merged(config: bytes, overrides: Any, run: str) -> bytes:
+    """Return a config with ``overrides`` on top, both as the bytes of a file.
 
     Raises:
         ConfigError: the overrides are no JSON object, or the config is none.
     """
     if not isinstance(overrides, dict):
         raise ConfigError(f"config_overrides of run {run!r} must be a dict, got {type(overrides).__name__}")
-    config = json.loads((root / CONFIG).read_bytes())
-    if not isinstance(config, dict):
+    try:
+        base = json.loads(config)
+    except ValueError as error:
+        raise ConfigError(f"config_overrides of run {run!r} need a config that is JSON: {error}") from error
+    if not isinstance(base, dict):
         raise ConfigError(
-            f"config_overrides of run {run!r} need a config that is an object, got {type(config).__name__}"
+            f"config_overrides of run {run!r} need a config that is an object, got {type(base).__name__}"
         )
     try:
-        return dumps(config | overrides).encode()
+        return dumps(base | overrides).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"config_overrides of run {run!r} cannot be written as JSON: {error}") from error

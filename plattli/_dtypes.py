@@ -151,8 +151,8 @@ def joined(
         return JSONL
     if value_code == JSONL:
         if isinstance(value, list):
-            raise ShapeError("expected a scalar, got a list")
-        raise DtypeError(f"cannot mix a {type(value).__name__} into a {column} column")
+            raise ShapeError("expected a scalar, got a list; log lists under another name")
+        raise DtypeError(f"cannot mix a {type(value).__name__} into a {column} column; log it under another name")
     if is_float(column):
         if is_int(value_code):
             return _int_into_float(column, value)

@@ -24,6 +24,8 @@ INDICES_FILE: Final = "indices"
 #: Both the suffix and the dtype of a column of JSON values.
 JSONL: Final = "jsonl"
 TMP_SUFFIX: Final = ".tmp"
+#: How a URL ends whose query, which may hold a signature, is not to be shown.
+HIDDEN_QUERY: Final = "?…"
 #: Keys of the manifest that are not metrics.
 RESERVED_KEYS: Final = ("run_rows", "when_exported")
 #: Names whose files or keys would be taken for something else.
@@ -96,8 +98,11 @@ def dumps(obj: object) -> str:
     return json.dumps(obj, ensure_ascii=False)
 
 
-def run_name(path: Path) -> str:
-    """Return what the run stored at ``path`` (a metric folder or an archive) is called in messages."""
+def run_name(path: Path | str) -> str:
+    """Return what the run stored at ``path`` (a metric folder, an archive, or its URL) is called in messages."""
+    if isinstance(path, str):
+        host, _, below = path.removesuffix(HIDDEN_QUERY).partition("://")[2].partition("/")
+        return run_name(Path(host, below))
     if path.name in (METRIC_DIR, ARCHIVE):
         return path.parent.name
     return path.stem if path.suffix == ".plattli" else path.name

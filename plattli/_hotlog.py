@@ -11,8 +11,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -20,11 +22,14 @@ from plattli import _fs
 from plattli._format import HOT, HOT_COMPACTING, TMP_SUFFIX
 from plattli.errors import CorruptRunError
 
+#: :func:`encode` for rows that are known to hold no null, NaN or infinity.
+encode_finite: Final[Callable[[dict[str, Any]], bytes]] = partial(orjson.dumps, option=orjson.OPT_APPEND_NEWLINE)
+
 
 def encode(row: dict[str, Any]) -> bytes:
     """Return the line of a row; ``row`` starts with its step."""
     try:
-        line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+        line = encode_finite(row)
     except TypeError:  # integers beyond 64 bits inside JSON values
         return _encode_slowly(row)
     # orjson spells what JSON cannot (NaN, the infinities) as null; most rows have no null at all

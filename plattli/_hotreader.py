@@ -1,8 +1,15 @@
-"""Rows that a live writer has logged but not yet moved into the columns."""
+"""Rows that a live writer has logged but not yet moved into the columns.
+
+A writer appends to its hot log, renames it when the rows in it are to move, and replaces it by another
+file when rows in the middle change. So while nothing was renamed in the folder, the log is the one that
+was read before, and only what was appended is read. Otherwise the whole log is read and compared with
+what is known of it, and only what differs is parsed.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +21,11 @@ from plattli.errors import CorruptRunError, UnstableRunError
 
 _ATTEMPTS = 10
 _PARSE_ATTEMPTS = 3
+#: Names may change again within one tick of a file system's clock without its telling; two seconds is the
+#: coarsest tick there is.
+_TICK_NS = 2 * 10**9
+#: How many bytes that are known already are read again, to see that they are still the same.
+_OVERLAP = 256
 
 
 class _Row(NamedTuple):
@@ -49,21 +61,37 @@ class HotRows(NamedTuple):
 NO_HOT_ROWS = HotRows(False, frozenset(), ())
 
 
-class _Parsed(NamedTuple):
-    text: bytes  # complete lines only
-    rows: list[_Row]
+class _Parsed:
+    """The complete lines of a log, and their rows."""
+
+    def __init__(self, text: bytearray, rows: list[_Row]) -> None:
+        self.text = text
+        self.rows = rows
+
+
+class _Look(NamedTuple):
+    """One look at the logs, from which a later look can go on."""
+
+    folder: tuple[int, ...]
+    active: tuple[int, int] | None  # device and inode
+    log: _Parsed
+    size: int  # of the active log, with the last line that is not complete
+    rows: dict[int, _Row]
+    hot: HotRows
 
 
 class HotReader:
     """Reads the hot logs of one metric folder, and parses what it has not parsed before."""
 
     def __init__(self, root: Path, run: str) -> None:
+        self._root = root
         self._active = os.path.join(root, HOT)
         self._compacting = os.path.join(root, HOT_COMPACTING)
         self._run = run
         self._parsed: list[_Parsed] = []
         self._shapes: dict[tuple[str, ...], dict[str, int]] = {}
         self._checked: set[str] = set()  # names
+        self._last: _Look | None = None
 
     def read(self) -> HotRows:
         """Return the rows of both logs; of two rows for one step the later one counts.
@@ -75,21 +103,66 @@ class HotReader:
             MetricNameError: a row holds a name that the format does not allow.
             UnstableRunError: the writer rotates its log faster than it can be read.
         """
+        folder = _settled(self._root)
+        last, self._last = self._last, None
+        if last is not None and folder == last.folder:
+            self._last = self._grown(last)
+            if self._last is not None:
+                return self._last.hot
         for attempt in range(_PARSE_ATTEMPTS):
-            texts = self._texts()
+            texts, active = self._texts()
             try:
-                parsed = [self._parse(text) for text in texts]
+                parsed = self._parse(texts)
                 break
             except CorruptRunError:  # perhaps a write that was only half visible
                 if attempt == _PARSE_ATTEMPTS - 1:
                     raise
         self._parsed = [log for log, _ in parsed]
-        rows = {row.step: row for log, tail in parsed for row in (*log.rows, *tail)}.values()
-        shapes = {id(row.positions): row.positions for row in rows}.values()
-        self._shapes = {tuple(shape): shape for shape in shapes}
-        return HotRows(bool(texts), frozenset().union(*shapes), rows)
+        rows = {row.step: row for log, tail in parsed for row in (*log.rows, *tail)}
+        hot = self._hot_rows(bool(texts), rows)
+        if folder is not None:
+            log, size = (self._parsed[-1], len(texts[-1])) if active else (_Parsed(bytearray(), []), 0)
+            self._last = _Look(folder, active, log, size, rows, hot)
+        return hot
 
-    def _texts(self) -> list[bytes]:
+    def _hot_rows(self, exists: bool, rows: dict[int, _Row]) -> HotRows:
+        shapes = {id(row.positions): row.positions for row in rows.values()}.values()
+        self._shapes = {tuple(shape): shape for shape in shapes}
+        return HotRows(exists, frozenset().union(*shapes), rows.values())
+
+    def _grown(self, last: _Look) -> _Look | None:
+        """Read what was appended since the last look, ``None`` if the log is not what it was."""
+        with ExitStack() as files:
+            file = _open(self._active, files)
+            if file is None or last.active is None:
+                return last if file is None and last.active is None else None
+            status = os.fstat(file.fileno())
+            if (status.st_dev, status.st_ino) != last.active or status.st_size < last.size:
+                return None
+            if status.st_size == last.size:
+                return last
+            known = bytes(last.log.text[-_OVERLAP:])
+            file.seek(len(last.log.text) - len(known))
+            text = file.read()
+            if not text.startswith(known):  # somebody wrote over the file
+                return None
+            text = text[len(known) :]
+        try:
+            complete, tail, length = self._parse_lines(text, len(last.log.rows))
+        except CorruptRunError:  # perhaps a write that was only half visible: it is looked at again
+            return None
+        last.log.text += text[:length]
+        last.log.rows += complete
+        rows = last.rows.copy()
+        rows.update((row.step, row) for row in (*complete, *tail))
+        if len(rows) == len(last.rows) + len(complete) + len(tail):
+            names = last.hot.names.union(*{id(row.positions): row.positions for row in (*complete, *tail)}.values())
+            hot = HotRows(True, names, rows.values())
+        else:  # a row was replaced, and with it perhaps the only value of a metric
+            hot = self._hot_rows(True, rows)
+        return last._replace(size=len(last.log.text) + len(text) - length, rows=rows, hot=hot)
+
+    def _texts(self) -> tuple[list[bytes], tuple[int, int] | None]:
         # A writer turns the active log into the compacting one by renaming it. If the compacting log is
         # the same before and after the active one was read, no rows slipped from one to the other.
         for _ in range(_ATTEMPTS):
@@ -97,37 +170,53 @@ class HotReader:
                 compacting = _open(self._compacting, files)
                 active = _open(self._active, files)
                 texts = [file.read() for file in (compacting, active) if file is not None]
+                status = None if active is None else os.fstat(active.fileno())
+                identity = None if status is None else (status.st_dev, status.st_ino)
                 try:
                     after = os.stat(self._compacting)
                 except (FileNotFoundError, NotADirectoryError):
-                    return texts
+                    return texts, identity
                 # held open, so that its inode cannot be used again for another file
                 if compacting is not None and os.path.samestat(os.fstat(compacting.fileno()), after):
-                    return texts
+                    return texts, identity
         raise UnstableRunError(f"run {self._run!r} rotates its hot log faster than it can be read: try again")
 
-    def _parse(self, text: bytes) -> tuple[_Parsed, list[_Row]]:
-        # the rows that end with a newline, which are worth keeping, and the one behind them
-        known = max(
-            (log for log in self._parsed if text.startswith(log.text)),
-            key=lambda log: len(log.text),
-            default=_Parsed(b"", []),
-        )
-        rows = list(known.rows)
-        kept, kept_end = len(rows), len(known.text)
-        end = kept_end
-        for line in text[kept_end:].splitlines(keepends=True):
+    def _parse(self, texts: list[bytes]) -> list[tuple[_Parsed, list[_Row]]]:
+        # of each log the rows that end with a newline, which are worth keeping, and the one behind them
+        known = list(self._parsed)
+        parsed = []
+        for text in texts:
+            start = [log for log in known if text.startswith(log.text)]
+            log = max(start, key=lambda log: len(log.text), default=_Parsed(bytearray(), []))
+            if start:
+                known.remove(log)  # it grows: no other log may begin with it
+            at = len(log.text)
+            complete, tail, length = self._parse_lines(text[at:], len(log.rows))
+            log.text += text[at : at + length]
+            log.rows += complete
+            parsed.append((log, tail))
+        return parsed
+
+    def _parse_lines(self, text: bytes, number: int) -> tuple[list[_Row], list[_Row], int]:
+        """Parse what follows the first ``number`` rows.
+
+        Returns:
+            The rows that end with a newline, the one behind them, if any, and where that one begins.
+        """
+        rows: list[_Row] = []
+        complete = end = length = 0
+        for line in text.splitlines(keepends=True):
             end += len(line)
             try:
                 value = _jsonlines.parse(line.rstrip(b"\r\n"))
             except ValueError as error:
                 if end == len(text):  # torn, or still being written
                     break
-                raise CorruptRunError(f"{self._where(len(rows) + 1)} is not JSON: {error}") from error
-            rows.append(self._row(value, len(rows) + 1))
+                raise CorruptRunError(f"{self._where(number + len(rows) + 1)} is not JSON: {error}") from error
+            rows.append(self._row(value, number + len(rows) + 1))
             if line.endswith(b"\n"):
-                kept, kept_end = len(rows), end
-        return _Parsed(text[:kept_end], rows[:kept]), rows[kept:]
+                complete, length = len(rows), end
+        return rows[:complete], rows[complete:], length
 
     def _row(self, value: Any, number: int) -> _Row:
         where = self._where(number)
@@ -155,3 +244,14 @@ def _open(path: str, files: ExitStack) -> BinaryIO | None:
         return files.enter_context(open(path, "rb"))
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _settled(folder: Path) -> tuple[int, ...] | None:
+    """Return what changes with every new name in a folder; ``None`` if it may be too new to tell."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    if time.time_ns() - status.st_mtime_ns < _TICK_NS:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns

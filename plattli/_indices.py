@@ -175,8 +175,10 @@ def extend(
 ) -> list[Segment]:
     """Append ``steps`` after the first ``rows`` rows.
 
-    A segment takes the stride of its first two rows and goes on while it holds. If the final segment
-    was open, or there was none, the new final one is open too; a closed one leads to a closed one.
+    A segment takes the stride of its first two rows and goes on while it holds. Before a shorter stride it
+    leaves its last row to the next segment, so that its ``stop`` is not above that one's ``start``: plattli
+    0.19.0, when it cuts a column in between, drops all segments behind. If the final segment was open, or
+    there was none, the new final one is open too; a closed one leads to a closed one.
 
     Args:
         segments: the spec so far.
@@ -203,6 +205,8 @@ def extend(
             # the old tail takes what continues its stride; with one row its stride is still to be chosen
             others = np.flatnonzero(gaps != stride)
             first = int(others[0]) + 1 if len(others) else len(values)
+            if len(others) and gaps[first - 1] < stride:
+                first -= 1
             kept.append(_closed(start, stride, length + first - 1))
     kept += _greedy(values, gaps, first)
     if kept and is_open:
@@ -259,8 +263,9 @@ def _greedy(
             break
         at = int(changes.searchsorted(first, side="right"))
         last = int(changes[at]) if at < len(changes) else len(values) - 1
-        segments.append(_closed(start, int(gaps[first]), last - first + 1))
-        first = last + 1
+        behind = last + 1 if last == len(gaps) or gaps[last] > gaps[first] else last
+        segments.append(_closed(start, int(gaps[first]), behind - first))
+        first = behind
     return segments
 
 

@@ -68,11 +68,23 @@ def dump(specs: Mapping[str, Mapping[str, Any]], run_rows: int | None = None) ->
         run_rows: the largest row count over metrics, for finished runs only: readers of a manifest
             that has it ignore hot rows.
     """
-    manifest: dict[str, Any] = {
-        name: {key: spec[key] for key in _SPEC_KEYS if key in spec} | dict(spec)
-        for name, spec in specs.items()
-    }
-    manifest["when_exported"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return assemble(b", ".join(entry(name, spec) for name, spec in specs.items()), run_rows)
+
+
+def entry(name: str, spec: Mapping[str, Any]) -> bytes:
+    """Return how a manifest spells one metric."""
+    ordered = {key: spec[key] for key in _SPEC_KEYS if key in spec} | dict(spec)
+    return f"{dumps(name)}: {dumps(ordered)}".encode()
+
+
+def assemble(entries: bytes | bytearray, run_rows: int | None = None) -> bytes:
+    """Return the bytes of a manifest that is written now.
+
+    Args:
+        entries: what :func:`entry` gave for each metric, with ``", "`` in between.
+        run_rows: see :func:`dump`.
+    """
+    last: dict[str, Any] = {"when_exported": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     if run_rows is not None:
-        manifest["run_rows"] = run_rows
-    return dumps(manifest).encode()
+        last["run_rows"] = run_rows
+    return b"".join((b"{", entries, b", " if entries else b"", dumps(last)[1:].encode()))

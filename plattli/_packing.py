@@ -2,45 +2,123 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, TypeAlias
 
 from plattli import _fs, _manifest
-from plattli._format import ARCHIVE, CONFIG, HOT, HOT_COMPACTING, MANIFEST, METRIC_DIR, TMP_SUFFIX
+from plattli._format import ARCHIVE, HOT, HOT_COMPACTING, MANIFEST, METRIC_DIR, TMP_SUFFIX
 from plattli.errors import CorruptRunError, RunExistsError
+
+#: Gives the bytes of a file, when they are needed.
+Content: TypeAlias = Callable[[], bytes]
 
 #: Where an archive is unpacked before the folder appears under its own name.
 _EXTRACTING: Final = ".plattli-extracting"
+#: Where a folder goes that an archive has taken the place of.
+_RETIRED: Final = ".plattli-retired"
+#: Says that the archive, once it is there, takes the place of the folder, whatever that holds.
+_REPLACING: Final = ".plattli-replacing"
+#: Where a whole new folder is made.
+STAGING: Final = ".plattli-staging"
 
 
-def pack(run_root: Path, config: bytes | None = None) -> None:
-    """Publish the finished metric folder as an archive, then remove the folder.
+def pack(run_root: Path, members: Mapping[str, Content | None]) -> None:
+    """Publish the metric folder as an archive, then remove the folder.
 
     Args:
-        config: what ``config.json`` holds in the archive, if not what the folder has.
+        members: see :func:`bundle`.
     """
-    root = run_root / METRIC_DIR
-    archive = run_root / ARCHIVE
-    temporary = archive.with_name(ARCHIVE + TMP_SUFFIX)
+    temporary = bundle(run_root / METRIC_DIR, run_root, members)
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, strict_timestamps=False) as bundle:
-            for path in sorted(p for p in root.rglob("*") if p.is_file()):
-                member = path.relative_to(root).as_posix()
-                if member == CONFIG and config is not None:
-                    bundle.writestr(CONFIG, config)
-                else:
-                    bundle.write(path, member)
+        replace_by_archive(run_root, temporary)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def bundle(folder: Path, run_root: Path, members: Mapping[str, Content | None] | None = None) -> Path:
+    """Make an archive of a folder under a temporary name, which is returned.
+
+    Args:
+        members: what the archive has in place of the folder's files, by name; ``None`` leaves a file out.
+    """
+    temporary = run_root / (ARCHIVE + TMP_SUFFIX)
+    sources: dict[str, Path | Content | None] = {}
+    for directory, _, files in os.walk(folder):
+        inside = directory[len(str(folder)) + 1 :].replace(os.sep, "/")
+        for file in files:
+            sources[f"{inside}/{file}" if inside else file] = Path(directory, file)
+    sources.update(members or {})
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive:
+            for member, source in sorted(sources.items(), key=lambda item: item[0].split("/")):
+                if isinstance(source, Path):
+                    if source.is_file():  # not a link to nowhere, or to a folder
+                        archive.write(source, member)
+                elif source is not None:
+                    archive.writestr(member, source())
         _fs.sync_file(temporary)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # the folder is finished and whole without it
+        temporary.unlink(missing_ok=True)  # the folder is whole without it
         raise
-    os.replace(temporary, archive)
+    return temporary
+
+
+def retire(run_root: Path) -> None:
+    """Remove the metric folder: at once for everybody who looks, then file by file."""
+    root, retired = run_root / METRIC_DIR, run_root / _RETIRED
+    if root.is_symlink():
+        root.unlink()
+    elif root.exists():
+        shutil.rmtree(retired, ignore_errors=True)
+        os.rename(root, retired)
+        shutil.rmtree(retired)
+
+
+# ---- a new output in the place of an old one ------------------------------------------------------
+
+
+def replace_by_archive(run_root: Path, temporary: Path) -> None:
+    """Publish a complete archive, ``temporary``, in the place of whatever run there is.
+
+    Readers see the old run until the rename, the new one from then on.
+    """
+    marker = run_root / _REPLACING
+    if os.path.lexists(run_root / METRIC_DIR):
+        marker.touch()
+        _fs.sync_dir(run_root)
+    try:
+        os.replace(temporary, run_root / ARCHIVE)
+    except BaseException:
+        marker.unlink(missing_ok=True)
+        raise
     _fs.sync_dir(run_root)
-    shutil.rmtree(root)
+    retire(run_root)
+    marker.unlink(missing_ok=True)
+
+
+def replace_by_folder(run_root: Path) -> None:
+    """Publish the complete folder ``STAGING`` in the place of whatever run there is."""
+    root, staging = run_root / METRIC_DIR, run_root / STAGING
+    if os.path.lexists(root):
+        # no rename replaces a folder that holds files: while the name changes hands, an archive stands in
+        temporary = bundle(staging, run_root)
+        try:
+            replace_by_archive(run_root, temporary)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    os.rename(staging, root)
+    _fs.sync_dir(run_root)
+    (run_root / ARCHIVE).unlink(missing_ok=True)
+    _fs.sync_dir(run_root)
+
+
+# ---- and back ---------------------------------------------------------------------------------------
 
 
 def unpack(run_root: Path, run: str) -> None:
@@ -61,22 +139,24 @@ def unpack(run_root: Path, run: str) -> None:
         if MANIFEST not in members:
             raise CorruptRunError(f"{archive} of run {run!r} has no {MANIFEST}")
         for member in members:
-            path = PurePosixPath(member)
-            if path.is_absolute() or "\\" in member or ":" in member[:2] or {"", ".", ".."} & set(
-                member.split("/")
-            ):
-                raise CorruptRunError(f"{archive} of run {run!r} has the unsafe member {member!r}")
+            check_member(member, archive, run)
         for member in members:
             target = staging / member
             target.parent.mkdir(parents=True, exist_ok=True)
             with bundle.open(member) as source, target.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
-                sink.flush()
-                os.fsync(sink.fileno())
+    _fs.sync_files(staging / member for member in members)
     discard_leftover(run_root, run)
     os.rename(staging, run_root / METRIC_DIR)
     _fs.sync_dir(run_root)
     archive.unlink()
+
+
+def check_member(member: str, archive: Path, run: str) -> None:
+    """Refuse a member that would leave the folder."""
+    path = PurePosixPath(member)
+    if path.is_absolute() or "\\" in member or ":" in member[:2] or {"", ".", ".."} & set(member.split("/")):
+        raise CorruptRunError(f"{archive} of run {run!r} has the unsafe member {member!r}")
 
 
 def discard_leftover(run_root: Path, run: str) -> None:
@@ -93,12 +173,17 @@ def discard_leftover(run_root: Path, run: str) -> None:
             f"run {run!r} is there twice: {run_root / ARCHIVE} and {root}, which has rows of its own; "
             f"move one of them away"
         )
-    if root.is_dir():
-        shutil.rmtree(root)
+    retire(run_root)
 
 
 def remove_temporaries(run_root: Path) -> None:
-    """Remove what an interrupted :func:`pack` or :func:`unpack` left."""
-    with contextlib.suppress(FileNotFoundError):
-        (run_root / (ARCHIVE + TMP_SUFFIX)).unlink()
-    shutil.rmtree(run_root / _EXTRACTING, ignore_errors=True)
+    """Remove what a writer left that was killed while it packed, unpacked or replaced the run."""
+    temporary, marker = run_root / (ARCHIVE + TMP_SUFFIX), run_root / _REPLACING
+    if marker.exists():
+        # the archive waits under its temporary name until it takes the folder's place
+        if (run_root / ARCHIVE).exists() and not temporary.exists():
+            retire(run_root)
+        marker.unlink()
+    temporary.unlink(missing_ok=True)
+    for folder in (_EXTRACTING, _RETIRED, STAGING):
+        shutil.rmtree(run_root / folder, ignore_errors=True)

@@ -11,13 +11,14 @@ What a dead writer may leave, and what becomes of it:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from plattli import _fs, _hotlog, _manifest
-from plattli._columns import Column
+from plattli._columns import SUFFIXES, Column
 from plattli._format import CONFIG, HOT, HOT_COMPACTING, JSONL, MANIFEST, TMP_SUFFIX, check_name
 
 #: metric name -> the first step that must go, ``None`` to keep all its rows
@@ -26,10 +27,11 @@ Cut = Callable[[str], int | None]
 
 @dataclass
 class Recovered:
-    """A run's columns, and its rows that are not in them yet (step -> metric -> plain value)."""
+    """A run's columns, its rows that are not in them yet (step -> metric -> plain value), and files of no metric."""
 
-    columns: dict[str, Column] = field(default_factory=dict)
-    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    columns: dict[str, Column]
+    rows: dict[int, dict[str, Any]]
+    strays: dict[str, list[str]]
 
 
 def recover(root: Path, run: str, cut: Cut) -> Recovered:
@@ -46,14 +48,47 @@ def recover(root: Path, run: str, cut: Cut) -> Recovered:
     manifest_path = root / MANIFEST
     columns: dict[str, Column] = {}
     if manifest_path.exists():
-        specs = _manifest.load(manifest_path.read_bytes(), run).specs
+        manifest = _manifest.load(manifest_path.read_bytes(), run)
+        specs = manifest.specs
         for name, spec in specs.items():
-            bounds = [bound for bound in (cut(name), first_hot.get(name)) if bound is not None]
-            columns[name] = Column.open(root, name, spec, run, before=min(bounds, default=None))
+            columns[name] = Column.open(root, name, spec, run, before=cut(name))
+        rows = _with_buried(root, rows, columns, first_hot)
+        for name, step in first_hot.items():
+            column = columns.get(name)
+            if column is not None and step <= column.last:
+                column.cut(column.row_of(step)[0])
+                column.cut_files()
         # the manifest follows the files: a kill in between leaves steps that have no values
-        _fs.replace_file(manifest_path, _manifest.dump({n: c.spec() for n, c in columns.items()}))
-    remove_leftovers(root, columns.values())
-    return Recovered(columns, rows)
+        now = {name: column.spec() for name, column in columns.items()}
+        if now != specs or manifest.run_rows is not None:
+            _fs.replace_file(manifest_path, _manifest.dump(now))
+    return Recovered(columns, rows, remove_leftovers(root, columns))
+
+
+def _with_buried(
+    root: Path, rows: dict[int, dict[str, Any]], columns: dict[str, Column], first_hot: dict[str, int]
+) -> dict[int, dict[str, Any]]:
+    """Add to the hot rows what their columns hold behind them and no hot log does.
+
+    A writer that went back to an earlier step may leave that: cutting the columns to where their hot rows
+    begin would lose it. The log on disk gets it before anything is cut.
+    """
+    buried: dict[int, dict[str, Any]] = {}
+    for name, first in first_hot.items():
+        column = columns.get(name)
+        if column is None or first > column.last:
+            continue
+        at = column.row_of(first)[0]
+        for step, value in zip(column.steps()[at:].tolist(), column.plain_values(at), strict=True):
+            if name not in rows.get(step, {}):
+                buried.setdefault(step, {})[name] = value
+    if not buried:
+        return rows
+    both = {step: buried.get(step, {}) | rows.get(step, {}) for step in sorted({*buried, *rows})}
+    log = _hotlog.HotLog(root)
+    log.rewrite([_hotlog.encode({"step": step, **row}) for step, row in both.items()], sync=True)
+    log.drop_compacting()
+    return both
 
 
 def _kept_rows(rows: dict[int, dict[str, Any]], run: str, cut: Cut) -> dict[int, dict[str, Any]]:
@@ -72,16 +107,31 @@ def _kept_rows(rows: dict[int, dict[str, Any]], run: str, cut: Cut) -> dict[int,
     return kept
 
 
-_TEMPORARY: Final = tuple(name + TMP_SUFFIX for name in (MANIFEST, CONFIG, HOT, HOT_COMPACTING))
+_TEMPORARY: Final = frozenset(name + TMP_SUFFIX for name in (MANIFEST, CONFIG, HOT, HOT_COMPACTING))
 
 
-def remove_leftovers(root: Path, columns: Any) -> None:
-    """Remove temporary files, and representations of known metrics that are not the current one."""
+def remove_leftovers(root: Path, columns: Mapping[str, Column]) -> dict[str, list[str]]:
+    """Remove temporary files, and representations of known metrics that are not the current one.
+
+    Returns:
+        Files that stay and would be such leftovers if there were a metric of that name: name -> files, relative
+        to ``root``.
+    """
     protected = (root / CONFIG).resolve()
-    leftovers = [root / name for name in _TEMPORARY]
-    for column in columns:
-        leftovers += column.other_files()
-    _fs.remove(path for path in leftovers if path.is_file() and path.resolve() != protected)
+    strays: dict[str, list[str]] = {}
+    for folder, _, files in os.walk(root):
+        inside = folder[len(str(root)) + 1 :].replace(os.sep, "/")
+        for file in files:
+            path = f"{inside}/{file}" if inside else file
+            stem, _, suffix = path.removesuffix(TMP_SUFFIX).rpartition(".")
+            column = columns.get(stem) if suffix in SUFFIXES else None
+            if path in _TEMPORARY or (column is not None and not column.is_active(path)):
+                full = root / path
+                if full.is_file() and full.resolve() != protected:
+                    full.unlink()
+            elif suffix in SUFFIXES and column is None:
+                strays.setdefault(stem, []).append(path)
+    return strays
 
 
 def hot_code(values: list[Any]) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -15,12 +15,17 @@ from plattli._format import DTYPES, JSONL
 #: the steps of a column's part of a batch, uint32 [n], and its values, [n]
 Piece: TypeAlias = "tuple[np.ndarray[Any, Any], Any]"
 
+#: How many rows of a layout make it worth a function of its own, and how many metrics are too many: compiling takes
+#: 5 us for each, in one call.
+_UNTRIED: Final = 50
+_WIDEST: Final = 300
+
 
 class Layout:
     """The metrics of one kind of row: how its numbers are packed, how its line is spelled."""
 
-    __slots__ = ("columns", "folded", "keys", "last", "names", "numbers", "numeric", "others", "pack", "table",
-                 "unpack")  # fmt: skip
+    __slots__ = ("_spell", "_untried", "columns", "exact", "folded", "keys", "last", "names", "numbers", "numeric",
+                 "others", "pack", "table", "unpack")  # fmt: skip
 
     def __init__(self, names: tuple[str, ...], columns: list[Column]) -> None:
         self.names = names
@@ -32,12 +37,41 @@ class Layout:
         self.others = [i for i, column in enumerate(columns) if column.code == JSONL]
         self.numeric = not self.others
         codes = [columns[i].code for i in self.numbers]
+        #: no column rounds a Python float
+        self.exact = self.numeric and "f32" not in codes
         row = struct.Struct("<" + "".join(_dtypes.PACK[code] for code in codes))
         self.pack = row.pack
         self.unpack = row.unpack
         self.table = np.dtype([(f"f{i}", DTYPES[code]) for i, code in enumerate(codes)])
         #: highest step of a row of this layout, and how much of that its columns know
         self.last = self.folded = -1
+        self._spell: Callable[..., dict[str, Any]] = self._spell_first
+        self._untried = _UNTRIED
+
+    def line(self, step: int, numbers: tuple[Any, ...]) -> bytes:
+        """Return the line of a row that has only numbers, as they are stored."""
+        row = self._spell(step, *numbers)
+        total = sum(numbers)
+        # NaN and the infinities leave their mark on the sum; without them there is nothing to look for
+        return _hotlog.encode_finite(row) if total - total == 0 else _hotlog.encode(row)
+
+    def _spell_first(self, *values: Any) -> dict[str, Any]:
+        self._untried -= 1
+        if not self._untried and len(values) <= _WIDEST:
+            self._spell = _speller(self.keys)
+        return dict(zip(self.keys, values, strict=True))
+
+
+def _speller(keys: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
+    """Return a function that makes a dict with these keys of as many values.
+
+    Keys that are constants of a function cost half of what they do coming from a tuple, and making a dict is the
+    dearest part of a line. Compiling it pays for layouts that many rows have.
+    """
+    values = [f"_{i}" for i in range(len(keys))]
+    pairs = ",".join(f"{key!r}:{value}" for key, value in zip(keys, values, strict=True))
+    spell: Callable[..., dict[str, Any]] = eval(f"lambda {','.join(values)}:{{{pairs}}}", {"__builtins__": {}})
+    return spell
 
 
 class Row:
@@ -52,11 +86,15 @@ class Row:
 
     def values(self) -> dict[str, Any]:
         layout = self.layout
+        if layout.numeric:
+            return dict(zip(layout.names, layout.unpack(self.packed), strict=True))
         row = dict(zip((layout.names[i] for i in layout.numbers), layout.unpack(self.packed), strict=True))
         row.update(zip((layout.names[i] for i in layout.others), self.others, strict=True))
         return row
 
     def line(self, step: int) -> bytes:
+        if self.layout.numeric:
+            return self.layout.line(step, self.layout.unpack(self.packed))
         return _hotlog.encode({"step": step, **self.values()})
 
 

@@ -12,13 +12,14 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import IO, Literal, Protocol
 
 from plattli._format import ARCHIVE, MANIFEST, METRIC_DIR, run_name
-from plattli.errors import CorruptRunError, MissingFileError, NotARunError, ReaderClosedError
+from plattli.errors import CorruptRunError, MissingFileError, NotARunError, PlattliError, ReaderClosedError
 
 _HEADER_MAGIC = b"PK\x03\x04"
 _HEADER_SIZE = 30  # ends with the lengths of name and extra field, which follow it
@@ -41,7 +42,10 @@ class Source(Protocol):
     """The files of one run."""
 
     kind: Literal["dir", "zip"]
-    root: Path
+
+    @property
+    def root(self) -> Path | str:
+        """Where it is: a path, or a URL."""
 
     def open(self, file: str) -> AbstractContextManager[Blob]:
         """Give random access to one file for the length of a ``with`` block.
@@ -65,28 +69,28 @@ class Source(Protocol):
         """Let go of what is held open."""
 
 
-class _Extent:
-    """A stretch of an open file."""
+class Extent:
+    """A stretch of an open file, read by ``pread(length, offset)``."""
 
-    def __init__(self, descriptor: int, start: int, size: int) -> None:
+    def __init__(self, pread: Callable[[int, int], bytes], start: int, size: int) -> None:
         self.size = size
-        self._descriptor = descriptor
+        self._pread = pread
         self._start = start
 
     def read(self, offset: int, length: int) -> bytes:
         length = max(0, min(length, self.size - offset))  # behind a stretch, others begin
-        data = os.pread(self._descriptor, length, self._start + offset)
+        data = self._pread(length, self._start + offset)
         if len(data) == length or not data:
             return data
         pieces = [data]  # one call returns at most 2 GiB
         while data and (length := length - len(data)):
             offset += len(data)
-            data = os.pread(self._descriptor, length, self._start + offset)
+            data = self._pread(length, self._start + offset)
             pieces.append(data)
         return b"".join(pieces)
 
 
-class _Unpacked:
+class Unpacked:
     """A compressed member, unpacked as a whole."""
 
     def __init__(self, data: bytes) -> None:
@@ -120,7 +124,7 @@ class Folder:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise CorruptRunError(f"{path} of run {run_name(self.root)!r} is not a file")
-            yield _Extent(descriptor, 0, status.st_size)
+            yield Extent(partial(os.pread, descriptor), 0, status.st_size)
         finally:
             os.close(descriptor)
 
@@ -150,55 +154,39 @@ class Folder:
         return Archive.at(self.root.parent / ARCHIVE) if self.root.name == METRIC_DIR else None
 
 
-class Archive:
-    """A zip with the files of a metric folder at its top level, an immutable snapshot.
-
-    Stored members, which is what writers write, are read in place; others are unpacked on each use.
-    Checksums are verified for the manifest, the config and unpacked members only: columns in a
-    folder have none either, and verifying would cost a read of the whole column.
-    """
+class Bundle:
+    """A zip with the files of a metric folder at its top level, an immutable snapshot, wherever it is."""
 
     kind: Literal["dir", "zip"] = "zip"
 
-    def __init__(self, root: Path) -> None:
-        """Open an archive.
+    def __init__(self, root: Path | str, file: Path | IO[bytes]) -> None:
+        """Read the table of contents.
+
+        Args:
+            root: what to call it.
+            file: the zip.
 
         Raises:
             NotARunError: no such file, not a zip, or one without a manifest.
         """
         self.root = root
         try:
-            self._zip: zipfile.ZipFile | None = zipfile.ZipFile(root)
+            self._zip: zipfile.ZipFile | None = zipfile.ZipFile(file)
+        except PlattliError:  # from a server
+            raise
         except _UNREADABLE as error:
             raise NotARunError(f"not a plattli archive: {root} ({error})") from error
         if MANIFEST not in self._zip.namelist():
             self.close()
             raise NotARunError(f"not a plattli archive: {root} has no {MANIFEST}")
-        self._starts: dict[str, int] = {}
-
-    @classmethod
-    def at(cls, path: Path) -> Archive | None:
-        """Open the archive at ``path``, ``None`` if there is none."""
-        try:
-            return cls(path) if path.is_file() else None
-        except NotARunError:
-            return None
-
-    @contextmanager
-    def open(self, file: str) -> Iterator[Blob]:
-        """See :meth:`Source.open`."""
-        archive, member = self._member(file)
-        if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & _ENCRYPTED:
-            descriptor = archive.fp.fileno()  # type: ignore[union-attr]  # open, as _member checked
-            yield _Extent(descriptor, self._start(descriptor, member), member.file_size)
-        else:
-            yield _Unpacked(self.read(file))
 
     def read(self, file: str) -> bytes:
         """See :meth:`Source.read`."""
         archive, member = self._member(file)
         try:
             return archive.read(member)
+        except PlattliError:  # from a server
+            raise
         except _UNREADABLE as error:
             raise CorruptRunError(f"cannot unpack {file} of {self.root}: {error}") from error
 
@@ -209,21 +197,6 @@ class Archive:
             return self._zip, self._zip.getinfo(file)
         except KeyError as error:
             raise MissingFileError(f"run {run_name(self.root)!r} has no {file} in {self.root}") from error
-
-    def _start(self, descriptor: int, member: zipfile.ZipInfo) -> int:
-        # the central directory says where the member's header is, and only that header how long it is
-        end_of_file = os.fstat(descriptor).st_size
-        start = self._starts.get(member.filename)
-        if start is None:
-            at = member.header_offset
-            header = os.pread(descriptor, _HEADER_SIZE, at) if 0 <= at < end_of_file else b""
-            if len(header) < _HEADER_SIZE or not header.startswith(_HEADER_MAGIC):
-                raise CorruptRunError(f"{member.filename} has no header where {self.root} says it is")
-            start = at + _HEADER_SIZE + sum(struct.unpack("<HH", header[-4:]))
-            self._starts[member.filename] = start
-        if start + member.file_size > end_of_file:
-            raise CorruptRunError(f"{self.root} ends before its member {member.filename} does")
-        return start
 
     def stamp(self) -> object:
         """See :meth:`Source.stamp`."""
@@ -238,3 +211,73 @@ class Archive:
         if self._zip is not None:
             self._zip.close()
             self._zip = None
+
+
+class Archive(Bundle):
+    """An archive in a file.
+
+    Stored members, which is what writers write, are read in place; others are unpacked on each use.
+    Checksums are verified for the manifest, the config and unpacked members only: columns in a
+    folder have none either, and verifying would cost a read of the whole column.
+    """
+
+    root: Path
+
+    def __init__(self, root: Path) -> None:
+        """Open an archive.
+
+        Raises:
+            NotARunError: no such file, not a zip, or one without a manifest.
+        """
+        super().__init__(root, root)
+
+    @classmethod
+    def at(cls, path: Path) -> Archive | None:
+        """Open the archive at ``path``, ``None`` if there is none."""
+        try:
+            return cls(path) if path.is_file() else None
+        except NotARunError:
+            return None
+
+    @contextmanager
+    def open(self, file: str) -> Iterator[Blob]:
+        """See :meth:`Source.open`."""
+        archive, member = self._member(file)
+        if is_stored(member):
+            descriptor = archive.fp.fileno()  # type: ignore[union-attr]  # open, as _member checked
+            pread = partial(os.pread, descriptor)
+            start = data_start(pread, os.fstat(descriptor).st_size, member, self.root)
+            yield Extent(pread, start, member.file_size)
+        else:
+            yield Unpacked(self.read(file))
+
+
+def is_stored(member: zipfile.ZipInfo) -> bool:
+    """Return whether a member's bytes stand in the archive as they are."""
+    return member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & _ENCRYPTED
+
+
+def data_start(
+    pread: Callable[[int, int], bytes], end_of_file: int, member: zipfile.ZipInfo, where: Path | str
+) -> int:
+    """Return where the data of an archive's member begin.
+
+    The central directory says where the member's header is, and only that header how long it is.
+
+    Args:
+        pread: reads the archive: ``pread(length, offset)``.
+        end_of_file: the size of the archive.
+        member: as the central directory has it.
+        where: the archive, for the message.
+
+    Raises:
+        CorruptRunError: there is no such header, or the archive ends before the data do.
+    """
+    at = member.header_offset
+    header = pread(_HEADER_SIZE, at) if 0 <= at < end_of_file else b""
+    if len(header) < _HEADER_SIZE or not header.startswith(_HEADER_MAGIC):
+        raise CorruptRunError(f"{member.filename} has no header where {where} says it is")
+    start: int = at + _HEADER_SIZE + sum(struct.unpack("<HH", header[-4:]))
+    if start + member.file_size > end_of_file:
+        raise CorruptRunError(f"{where} ends before its member {member.filename} does")
+    return start

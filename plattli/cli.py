@@ -16,7 +16,11 @@ from plattli._console import run_program
 
 GROUP: Final = "plattli.commands"
 #: The package's own commands, there even if it was never installed and has no metadata.
-OWN: Final = {"show": "plattli.commands.show:add", "plot": "plattli.commands.plot:add"}
+OWN: Final = {
+    "show": "plattli.commands.show:add",
+    "plot": "plattli.commands.plot:add",
+    "check": "plattli.commands.check:add",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

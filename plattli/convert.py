@@ -7,7 +7,6 @@ import ctypes
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 import traceback
@@ -21,10 +20,11 @@ from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from typing import Final
 
-from plattli._bulk import extras_of, write_archive
+from plattli._bulk import Run, extras_of, publish, write_archive
 from plattli._console import Progress, run_program
 from plattli._format import ARCHIVE, CONFIG, METRIC_DIR, dumps
 from plattli._fs import RunLock
+from plattli._packing import remove_temporaries
 from plattli._trainlog import read_log
 from plattli.errors import ConfigError, PlattliError, RunExistsError
 
@@ -222,9 +222,10 @@ def convert(job: Job) -> Converted:
         raise RunExistsError(f"{earlier} is no directory: move it away")
     lock = RunLock(job.run)  # nobody's live run is replaced
     try:
-        write_archive(job.target, log.columns, _config_bytes(job.run), extras_of(job.run))
-        if earlier.is_dir():
-            shutil.rmtree(earlier)
+        remove_temporaries(job.run)
+        replaced = earlier.is_dir()
+        publish(job.run, Run(log.columns, _config_bytes(job.run), extras_of(job.run)))
+        if replaced:
             notes.append(f"{earlier} was replaced by {job.target}")
     finally:
         lock.release()

@@ -16,6 +16,7 @@
     ├── ConfigError            (TypeError, ValueError)     a config JSON cannot hold
     ├── ArgumentError          (ValueError)          an argument that makes no sense
     ├── RunExistsError         (RuntimeError, FileExistsError)  a finished run in the way
+    │   └── ExtraFileError     (ValueError)          a file of unknown origin in the way
     ├── RunLockedError         (RuntimeError, BlockingIOError)  another live writer owns the run
     ├── RunFinishedError       (RuntimeError)        a writer used after ``finish``
     ├── RunBrokenError         (RuntimeError)        a writer used after its disk failed
@@ -23,6 +24,7 @@
     ├── RowIndexError          (IndexError)          a row that the metric does not have
     ├── ConversionError        (ValueError)          values that the requested dtype cannot hold
     ├── UnstableRunError       (RuntimeError)        a live run that changes faster than it can be read
+    ├── RemoteError            (ConnectionError)     a server that did not give what was asked for
     └── ReaderClosedError      (RuntimeError)        a reader of an archive used after ``close``
 
 Each class is also the builtin that a caller would catch, so ``except ValueError`` keeps working.
@@ -90,6 +92,10 @@ class RunExistsError(PlattliError, RuntimeError, FileExistsError):
     """A run is there already and the call would have replaced it."""
 
 
+class ExtraFileError(RunExistsError, ValueError):
+    """A file that is none of the run's own lies where the output has to go."""
+
+
 class RunLockedError(PlattliError, RuntimeError, BlockingIOError):
     """Another live writer owns the run directory."""
 
@@ -112,6 +118,10 @@ class ConversionError(PlattliError, ValueError):
 
 class UnstableRunError(PlattliError, RuntimeError):
     """A writer changed the run again and again while it was being read: try once more."""
+
+
+class RemoteError(PlattliError, ConnectionError):
+    """A server could not be reached, or did not give the bytes that it was asked for."""
 
 
 class ReaderClosedError(PlattliError, RuntimeError):

@@ -6,22 +6,33 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice, zip_longest
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 import numpy as np
 
-from plattli import _casting, _indices
+from plattli import _casting, _follow, _indices
 from plattli._column import OBJECT, MetricRows, Stored, open_stored, storage_dtype
-from plattli._format import CONFIG, DTYPES, MANIFEST, indices_file, run_name, value_file
+from plattli._format import (
+    ARCHIVE,
+    CONFIG,
+    DTYPES,
+    MANIFEST,
+    METRIC_DIR,
+    indices_file,
+    run_name,
+    value_file,
+)
+from plattli._fs import lock_owner
 from plattli._hotreader import NO_HOT_ROWS, HotReader, HotRows
 from plattli._jsonlines import LineIndex
 from plattli._manifest import Manifest, load
+from plattli._remote import RemoteArchive, is_url
 from plattli._select import Array, Selection, join
 from plattli._source import Archive, Folder
 from plattli.errors import (
@@ -29,6 +40,7 @@ from plattli.errors import (
     MissingFileError,
     NotARunError,
     PlattliError,
+    ReaderClosedError,
     RowIndexError,
     UnknownMetricError,
     UnstableRunError,
@@ -68,38 +80,53 @@ class Reader:
         path: str | os.PathLike[str],
         kind: Literal["dir", "zip"] | None = None,
         exclude_hot: bool = False,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Open a run.
 
         Args:
             path: a run's folder, the ``plattli/`` folder in it, or an archive. Of a run that has both,
-                the archive is read.
+                the archive is read. Or the URL of an archive: ``https://…``, ``s3://…``, ``gs://…`` or any
+                other that ``fsspec`` knows (``pip install 'plattli-loggers[remote]'``). Of such an archive
+                its directory is read, and then what is asked for, not the file.
             kind: skip the search: ``path`` is a metric folder (``"dir"``) or an archive (``"zip"``).
                 A folder is not even looked at before the first read.
             exclude_hot: leave out rows that a live writer has not moved into the columns yet; much
                 faster where there are thousands of metrics.
+            storage_options: for a URL: what its ``fsspec`` file system takes, such as credentials or an
+                ``endpoint_url``.
 
         Raises:
             NotARunError: there is no run at ``path``.
+            RemoteError: the server of a URL cannot be reached, or refuses. Later reads raise it, too.
+            ImportError: a package for such URLs is not installed; the message names the extra.
             TypeError: ``path`` is no path, or ``exclude_hot`` no bool.
-            ValueError: an unknown kind.
+            ValueError: an unknown kind, or one that ``path`` cannot be.
         """
         if not isinstance(exclude_hot, bool):
             raise TypeError(f"exclude_hot must be a bool, got {type(exclude_hot).__name__}: {exclude_hot!r}")
         if kind not in (None, "dir", "zip"):
             raise ValueError(f"kind must be 'dir', 'zip' or None, got {kind!r}")
         self.exclude_hot = exclude_hot
-        source: Folder | Archive | None
-        if kind is None:
+        source: Folder | Archive | RemoteArchive | None
+        if isinstance(path, str) and is_url(path):
+            if kind == "dir":
+                raise ValueError(f"a URL can only be an archive, not a folder: {path}")
+            source = RemoteArchive(path, storage_options)
+        elif storage_options is not None:
+            raise ValueError(f"storage_options are for URLs, and {path} is none")
+        elif kind is None:
             source = locate(path)
             if source is None:
                 raise NotARunError(f"not a plattli run: {path}")
         else:
             absolute = Path(path).expanduser().absolute()
             source = Folder(absolute) if kind == "dir" else Archive(absolute)
-        self._source: Folder | Archive = source
+        self._source: Folder | Archive | RemoteArchive = source
         self._run = run_name(source.root)
-        self._hot_reader = HotReader(source.root, self._run)
+        self._hot_reader = HotReader(Path(source.root), self._run)
+        self._is_closed = False
         self._config: Any = None
         self._hot: HotRows | None = None
         self._loaded: Manifest | None = None
@@ -114,8 +141,8 @@ class Reader:
         return self._source.kind
 
     @property
-    def root(self) -> Path:
-        """Where it is."""
+    def root(self) -> Path | str:
+        """Where it is: a path, or a URL without its query and password."""
         return self._source.root
 
     def __repr__(self) -> str:
@@ -130,14 +157,21 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close the archive; later reads from it raise. A folder is not held open."""
+        """Close the archive; later reads from it raise. A folder is not held open. Ends :meth:`follow`."""
+        self._is_closed = True
         self._source.close()
 
     def refresh(self) -> None:
-        """Forget what was kept, so that new metrics, hot rows and counts of a live run show up."""
+        """Make new metrics, hot rows and counts of a live run show up.
+
+        Reads nothing yet. The next read parses the manifest only if it was replaced, and of the hot log
+        only what was appended.
+        """
         self._config = None
         self._hot = None
-        self._forget_manifest()
+        self._counts.clear()
+        if self._loaded is None or self._source.stamp() != self._stamp:
+            self._forget_manifest()
 
     # ---- what the run holds
 
@@ -375,6 +409,123 @@ class Reader:
             columns.append(chosen)
         common, values = join(columns)
         return common, values[: len(wanted)]
+
+    # ---- points as they come
+
+    @overload
+    def follow(  # type: ignore[overload-overlap]  # a str is an iterable of names, too
+        self,
+        name: str,
+        *,
+        poll: float = ...,
+        start: float | None = ...,
+        stop: float | None = ...,
+        timeout: float | None = ...,
+        dtype: Any = ...,
+    ) -> Generator[tuple[Array, Array]]: ...
+
+    @overload
+    def follow(
+        self,
+        name: Iterable[str],
+        *,
+        poll: float = ...,
+        start: float | None = ...,
+        stop: float | None = ...,
+        timeout: float | None = ...,
+        dtype: Any = ...,
+    ) -> Generator[tuple[str, Array, Array]]: ...
+
+    def follow(
+        self,
+        name: str | Iterable[str],
+        *,
+        poll: float = 0.25,
+        start: float | None = None,
+        stop: float | None = None,
+        timeout: float | None = None,
+        dtype: Any = "standard",
+    ) -> Generator[tuple[Array, Array]] | Generator[tuple[str, Array, Array]]:
+        """Yield the points of a metric: those that are there, then new ones as they are written.
+
+        Every point comes once, whatever the writer does with it meanwhile: moves it to the columns, widens
+        its column, archives the run. Each look is a :meth:`refresh` and reads only what was appended.
+
+        - A **late point**, between earlier ones, comes when it is there. A value that replaces another at
+          the same step is not promised to come.
+        - A **resume that cuts the run** takes back what was yielded. What it then writes is new and comes,
+          so steps go back to where it goes on; of a point that it writes again just as it was before,
+          perhaps only the first. Whoever keeps the latest value of each step ends with what the run has,
+          plus what was cut and not written again.
+        - A metric that the run **does not have yet** is waited for.
+
+        It ends when all is delivered and no process writes the run (any more), when ``stop`` is reached,
+        after ``timeout``, or when the reader is closed.
+
+        Args:
+            name: a metric, or several.
+            poll: seconds between two looks.
+            start, stop: a range of steps, both inclusive.
+            timeout: end when nothing came for so many seconds. Without one, a run that nobody writes is
+                read once. With one, it is waited for a writer, unless the run is finished: so give one to
+                follow a run across a restart, or a writer that keeps no lock, such as those of plattli
+                0.19.0.
+            dtype: as of :meth:`metric`.
+
+        Yields:
+            Steps [n] and values [n], n > 0, in the order in which the run has them; of several metrics,
+            their name before. The arrays may be read-only. An integer metric may go on as floats.
+
+        Raises:
+            UnknownMetricError: all is there, and the run has no such metric.
+            ReaderClosedError: the reader was closed before.
+            ValueError: ``poll`` or ``timeout`` is negative.
+            PlattliError: what :meth:`metric` raises.
+        """
+        for what, seconds in (("poll", poll), ("timeout", timeout)):
+            if seconds is not None and not seconds >= 0:
+                raise ValueError(f"{what} must be a number of seconds >= 0, got {seconds!r}")
+        if self._is_closed:
+            raise ReaderClosedError(f"the reader of run {self._run!r} was closed: open a new one")
+        target = _casting.check(dtype)
+        names = dict.fromkeys([name] if isinstance(name, str) else name)
+        metrics = [_follow.Points(each, self._stored_from) for each in names]
+        pieces = (
+            (metric, steps, _casting.convert(values, target, metric, self._run))
+            for metric, steps, values in _follow.follow(metrics, self._moment, poll, start, stop, timeout)
+        )
+        return ((steps, values) for _, steps, values in pieces) if isinstance(name, str) else pieces
+
+    def _stored_from(self, name: str, row: int) -> tuple[Array, Array]:
+        steps, values = self.metric(name, istart=row, dtype="storage")
+        return steps, values
+
+    def _moment(self) -> _follow.Moment | None:
+        """Look at the run anew, ``None`` if the reader was closed."""
+        if self._is_closed:
+            return None
+        owner = None
+        # only where a writer puts its lock: beside plattli/, or beside the archive of a resumed run
+        if isinstance(self.root, Path) and self.root.name in (METRIC_DIR, ARCHIVE):
+            owner = lock_owner(self.root.parent)
+            if owner is not None and self.kind == "zip":
+                self._return_to_folder(self.root.parent / METRIC_DIR)
+        self.refresh()
+        try:
+            is_final = self.kind == "zip" or self._manifest().run_rows is not None
+        except MissingFileError:
+            is_final = False
+        token = None if owner is None else owner.get("token")
+        # a writer publishes a manifest when it opens a run, before it writes
+        return _follow.Moment(owner is not None, is_final, self._source.stamp() if token is None else token)
+
+    def _return_to_folder(self, folder: Path) -> None:
+        """Go on with the folder that a resume turned the archive into, if it did."""
+        if not os.path.exists(self.root) and (folder / MANIFEST).is_file():
+            self._source.close()
+            self._source = Folder(folder)
+            self._hot_reader = HotReader(folder, self._run)
+            self._forget_manifest()
 
     # ---- reading, once
 

@@ -30,30 +30,31 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
-from plattli import _config, _dtypes, _fs, _hotlog, _manifest, _packing, _recovery
-from plattli._columns import Column
+from plattli import _config, _dtypes, _fs, _hotlog, _manifest, _packing, _planning, _recovery
+from plattli._columns import Column, Ending
 from plattli._dtypes import Floats, Json, Promote
 from plattli._format import (
     ARCHIVE,
     CONFIG,
     HOT,
     HOT_COMPACTING,
-    JSONL,
     MANIFEST,
     MAX_STEP,
     METRIC_DIR,
 )
+from plattli._indices import Segment
 from plattli._pathnames import PathNames
 from plattli._rowform import Layout, Row, by_column
 from plattli.errors import (
     ArgumentError,
-    MetricNameError,
     PlattliError,
     RunBrokenError,
     RunExistsError,
@@ -147,12 +148,18 @@ class RowWriter:
         self._unsynced: set[Column] = set()
         #: a column's steps changed and the manifest does not say so yet
         self._stale = False
+        #: the first so many metrics as the manifest spells them
+        self._entries = bytearray()
+        self._entered = 0
         self._layouts: dict[tuple[str, ...], Layout] = {}
+        #: layouts of an older and a newer row of one step -> that of the merged row, its bytes one behind the other
+        self._joined: dict[tuple[Layout, Layout], Layout] = {}
         self._rows: dict[int, Row] = {}
         self._in_order = True
 
         recovered = _recovery.recover(self.root, self.run, cut)
         self._columns = recovered.columns
+        self._strays = recovered.strays
         self._names = PathNames(self._columns)
         #: highest step that is in the columns, or on its way there
         self._watermark = max((column.last for column in self._columns.values()), default=-1)
@@ -170,6 +177,7 @@ class RowWriter:
             for column in row.layout.columns:
                 column.newest = max(column.newest, step)
         self._newest = max(self._newest, *taken, -1)
+        self._list()
         if taken and min(taken) <= self._watermark:
             # an interrupted insertion: hot rows must lie above all columns
             self.drain()
@@ -209,7 +217,9 @@ class RowWriter:
         column = self._columns.get(name)
         return -1 if column is None else column.newest
 
-    def append(self, step: int, names: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, PlattliError]:
+    def append(
+        self, step: int, names: tuple[str, ...], values: tuple[Any, ...], *, floats: bool = False
+    ) -> dict[str, PlattliError]:
         """Append one row; when this returns, a kill cannot take it away.
 
         A (metric, step) that is there already gets the new value. Metrics that are new get a column.
@@ -218,6 +228,7 @@ class RowWriter:
             step: 0 … 2**32 - 1, a Python int.
             names: [n] metric names, no one twice.
             values: [n] plain Python numbers, NumPy scalars or JSON data.
+            floats: whether all values are known to be Python floats, or integers that float64 holds.
 
         Returns:
             What could not be stored, by metric; everything else of the row is stored. Empty normally.
@@ -234,10 +245,11 @@ class RowWriter:
         if layout is not None and layout.numeric:
             try:
                 packed = layout.pack(*values)
-                stored = layout.unpack(packed)
+                stored = values if floats and layout.exact else layout.unpack(packed)
             except (struct.error, OverflowError, TypeError):
                 stored = ()
-            if 0 <= step <= MAX_STEP and (stored == values or (stored and _holds(stored, values, self._rounds))):
+            exact = stored is values or stored == values or (stored and _holds(stored, values, self._rounds))
+            if exact and 0 <= step <= MAX_STEP:
                 self._place(step, Row(layout, packed, ()), stored)
                 return unfit
         if not 0 <= step <= MAX_STEP:
@@ -250,8 +262,14 @@ class RowWriter:
 
     def commit(self, step: int, row: dict[str, Any]) -> None:
         """Append a row of values that :meth:`plan` gave and :meth:`adopt` made room for."""
+        self._list()
         packed = self._pack(tuple(row), tuple(row.values()))
         self._place(step, packed, packed.layout.unpack(packed.packed))
+
+    def _list(self) -> None:
+        """Have every metric in the manifest."""
+        if self._entered < len(self._columns):
+            self._publish(sync=False, grown=True)
 
     def _pack(self, names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
         layout = self._layout(names)
@@ -263,11 +281,7 @@ class RowWriter:
         if step > self._newest:
             if len(self._rows) >= self.hotsize:
                 self._make_batch()
-            if layout.numeric:
-                line = _hotlog.encode(dict(zip(layout.keys, (step, *numbers), strict=True)))
-            else:
-                line = row.line(step)
-            self._log.append(line)
+            self._log.append(layout.line(step, numbers) if layout.numeric else row.line(step))
             self._rows[step] = row
             layout.last = self._newest = step
         elif step > self._watermark:
@@ -280,8 +294,7 @@ class RowWriter:
         rows = self._rows
         old = rows.get(step)
         if old is not None:
-            merged = old.values() | row.values()
-            row = self._pack(tuple(merged), tuple(merged.values()))
+            row = self._merged(old, row)
         if self._in_order:
             # joining a row keeps the order; a new step keeps each metric's order if none is ahead
             simple = old is not None or self._is_newest(row, step)
@@ -300,6 +313,20 @@ class RowWriter:
             self._log.rewrite([r.line(s) for s, r in ordered.items()])
             self._rows, self._in_order = ordered, True
         row.layout.last = max(row.layout.last, step)
+
+    def _merged(self, old: Row, new: Row) -> Row:
+        """Return a row with the metrics of both, of which the new one's count."""
+        both = self._joined.get((old.layout, new.layout))
+        if both is None:
+            merged = old.values() | new.values()
+            row = self._pack(tuple(merged), tuple(merged.values()))
+            both = row.layout
+            current = self._layouts.get(old.layout.names) is old.layout and both.numeric
+            if current and both.names == (*old.layout.names, *new.layout.names):
+                # from now on until a layout changes: what lies side by side in a row does so in its bytes
+                self._joined[old.layout, new.layout] = both
+            return row
+        return Row(both, old.packed + new.packed, ())
 
     def _is_newest(self, row: Row, step: int) -> bool:
         self._fold()
@@ -338,10 +365,7 @@ class RowWriter:
     def _insert(self, column: Column, position: int, step: int, value: Any) -> None:
         """Put a late point between stored ones: its column's tail goes through the hot log again."""
         steps = [step, *(int(s) for s in column.steps()[position:])]
-        if column.code == JSONL:
-            values = [value, *(_json(line) for line in column.lines()[position:])]
-        else:
-            values = [value, *column.values()[position:].tolist()]
+        values = [value, *column.plain_values(position)]
         tail = dict(zip(steps, ({column.name: v} for v in values), strict=True))
         hot = {s: r.values() for s, r in self._rows.items()}
         both = {s: tail.get(s, {}) | hot.get(s, {}) for s in sorted({*tail, *hot})}
@@ -364,6 +388,7 @@ class RowWriter:
             if len(self._layouts) >= 256:  # callers whose rows never look alike
                 self._fold()
                 self._layouts.clear()
+                self._joined.clear()
             layout = self._layouts[names] = Layout(names, [self._columns[name] for name in names])
         return layout
 
@@ -374,63 +399,49 @@ class RowWriter:
 
         Nothing changes before :meth:`adopt`.
         """
-        plan: dict[str, tuple[str, Any]] = {}
-        planned = PathNames()
-        unfit: dict[str, PlattliError] = {}
-        for name, value in zip(names, values, strict=True):
-            try:
-                column = self._columns.get(name)
-                if column is None:
-                    self._names.check(name, self.run)
-                    planned.check(name, self.run)
-                code, plain = _dtypes.incoming(value, floats)
-                if column is not None:
-                    if column.code == JSONL and code != JSONL:
-                        plain = _dtypes.plain_json(plain)
-                    code = _dtypes.joined(
-                        column.code,
-                        code,
-                        plain,
-                        integer_range=lambda column=column: self._range(column),  # type: ignore[misc]
-                        promote=promote,
-                    )
-                if code != JSONL:
-                    _dtypes.check_range(code, plain)
-                    plain = float(plain) if _dtypes.is_float(code) else plain
-                plan[name] = code, plain
-                if column is None:
-                    planned.add(name)
-            except MetricNameError as error:
-                unfit[name] = error
-            except PlattliError as error:
-                unfit[name] = _dtypes.describe(error, name, self.run)
-        return plan, unfit
+        return _planning.plan(
+            zip(names, values, strict=True),
+            self._columns,
+            self._names,
+            self.run,
+            integer_range=self._range,
+            floats=floats,
+            promote=promote,
+        )
 
     def adopt(self, plan: dict[str, tuple[str, Any]]) -> None:
-        """Register the new metrics of a plan and widen the columns that need it."""
-        changed = False
+        """Register the new metrics of a plan and widen the columns that need it.
+
+        The manifest may have to wait for the new ones until a row with them is committed.
+        """
+        widened = False
         obsolete: list[Path] = []
         for name, (code, _) in plan.items():
             column = self._columns.get(name)
             if column is None:
-                column = Column(self.root, name, code)
-                # of a writer that died before its first manifest
-                _fs.remove([*column.other_files(), column.path])
+                column = self._new_column(name, code)
                 with self._publishing:
                     self._columns[name] = column
                 self._names.add(name)
-                changed = True
             elif column.code != code:
                 self.settle()
                 self._fold()
+                widened = self._stale = True
                 if (old := column.rewrite(code)) is not None:
                     obsolete.append(old)
                 self._layouts = {n: x for n, x in self._layouts.items() if column not in x.columns}
-                changed = True
-        if changed:
+                self._joined.clear()
+        # a program that brings its metrics one by one does not write a manifest for each: it grows by a sixteenth
+        if widened or len(self._columns) - self._entered > self._entered // 16:
             # no fsync in the caller's thread: the next batch syncs the manifest before it drops rows
-            self._publish(sync=bool(obsolete))
+            self._publish(sync=bool(obsolete), grown=not widened)
         _fs.remove(obsolete)
+
+    def _new_column(self, name: str, code: str) -> Column:
+        column = Column(self.root, name, code)
+        # of a writer that died before its first manifest
+        _fs.remove(self.root / file for file in self._strays.pop(name, ()))
+        return column
 
     def _range(self, column: Column) -> tuple[int, int]:
         """Return (min, max) over 0 and all values of an integer column, hot ones included."""
@@ -440,21 +451,30 @@ class RowWriter:
         numbers += [r.values()[column.name] for r in self._rows.values() if column in r.layout.columns]
         return min(numbers), max(numbers)
 
-    def _publish(self, *, sync: bool, run_rows: int | None = None) -> None:
+    def _publish(self, *, sync: bool, grown: bool = False) -> None:
+        """Write the manifest; ``grown`` if nothing changed but that columns joined."""
         with self._publishing:
+            if self._stale or not grown:
+                self._entries.clear()
+                self._entered = 0
             # before the specs are read: what a batch announces from now on needs another manifest
             self._stale = False
-            specs = {name: column.spec() for name, column in self._columns.items()}
+            for column in islice(self._columns.values(), self._entered, None):
+                if self._entries:
+                    self._entries += b", "
+                self._entries += _manifest.entry(column.name, column.spec())
+            self._entered = len(self._columns)
             try:
-                _fs.replace_file(self.root / MANIFEST, _manifest.dump(specs, run_rows), sync=sync)
+                _fs.replace_file(self.root / MANIFEST, _manifest.assemble(self._entries), sync=sync)
             except OSError:
                 self._stale = True
                 raise
 
     def _announce(self, parts: Iterable[tuple[Column, np.ndarray[Any, Any]]], *, sync: bool) -> None:
         """Put the steps of coming values where they belong, and say so in the manifest if need be."""
+        known: dict[Any, list[Segment]] = {}
         for column, steps in parts:
-            if column.announce(steps):
+            if column.announce(steps, known):
                 self._stale = True
         if self._stale:
             self._publish(sync=sync)
@@ -545,15 +565,16 @@ class RowWriter:
         todo: list[tuple[Column, np.ndarray[Any, Any], Any]] = []
         for column, (steps, values) in pieces.items():
             new = int(np.searchsorted(steps, column.last, "right")) if column.last >= 0 else 0
-            if new < len(steps):
+            if new == 0:
+                todo.append((column, steps, values))
+            elif new < len(steps):
                 todo.append((column, steps[new:], values[new:]))
         self._announce([(column, steps) for column, steps, _ in todo], sync=True)
         for column, steps, values in todo:
             column.put(steps, values)
         # the log that holds these rows goes next: they must be as safe without it
         unsynced, self._unsynced = self._unsynced, set()
-        for column in {*pieces, *unsynced}:
-            column.sync()
+        _fs.sync_files(path for column in {*pieces, *unsynced} for path in column.files())
 
     # ---- config, the end --------------------------------------------------------------------------
 
@@ -572,6 +593,7 @@ class RowWriter:
         if self._lock.lost is None and not self._finished:
             try:
                 self.settle()
+                self._list()
             finally:
                 self._log.close()
                 self._lock.release()
@@ -601,31 +623,46 @@ class RowWriter:
             self.refuse()
         config = None
         if config_overrides is not None:
-            config = _config.merged(self.root, config_overrides, self.run)
+            config = _config.merged((self.root / CONFIG).read_bytes(), config_overrides, self.run)
         self.drain()
         self._log.close()
         self._log.rewrite([])
-        columns = self._columns.values()
-        obsolete: list[Path] = []
-        for column in columns:
-            obsolete += column.finish(optimize=optimize)
-            if optimize and _dtypes.is_int(column.code) and column.rows:
-                values = column.values()
-                code = _dtypes.tightest(int(values.min()), int(values.max()))
-                if code != column.code and (old := column.rewrite(code)) is not None:
-                    obsolete.append(old)
-        # one manifest for all of it: before, readers find the old files; after, the new ones
-        self._publish(sync=True, run_rows=max((column.rows for column in columns), default=0))
-        _fs.remove(obsolete)
-        _recovery.remove_leftovers(self.root, columns)
-        self._finished = True
-        try:
-            if zip:
-                _packing.pack(self.run_root, config)
-            elif config is not None:
+        columns = self._columns
+        endings = {name: column.ending(optimize=optimize) for name, column in columns.items()}
+        specs = {name: ending.spec() for name, ending in endings.items()}
+        manifest = _manifest.dump(specs, run_rows=max((column.rows for column in columns.values()), default=0))
+        if zip:
+            # the folder stays as it is, a run that can be gone on with, until the archive takes its place
+            members: dict[str, _packing.Content | None] = {MANIFEST: partial(bytes, manifest)}
+            if config is not None:
+                members[CONFIG] = partial(bytes, config)
+            for ending in endings.values():
+                members.update(ending.files)
+                members.update(dict.fromkeys(ending.obsolete))
+            try:
+                _packing.pack(self.run_root, members)
+            finally:
+                if (self.run_root / ARCHIVE).exists():
+                    self._end(endings)
+        else:
+            _fs.sync_files(path for column in self._unsynced for path in column.files())
+            new = {self.root / file: content for ending in endings.values() for file, content in ending.files.items()}
+            for path, content in new.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _fs.replace_file(path, content(), sync=False)
+            _fs.sync_files([*new, *{path.parent for path in new}])
+            # one manifest for all of it: before, readers find the old files; after, the new ones
+            _fs.replace_file(self.root / MANIFEST, manifest)
+            self._end(endings)
+            _recovery.remove_leftovers(self.root, columns)
+            if config is not None:
                 _fs.replace_file(self.root / CONFIG, config)
-        finally:
-            self._lock.release()
+
+    def _end(self, endings: dict[str, Ending]) -> None:
+        for name, ending in endings.items():
+            self._columns[name].end(ending)
+        self._finished = True
+        self._lock.release()
 
     def refuse(self) -> None:
         """Raise what explains :attr:`lost`."""

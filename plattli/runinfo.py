@@ -6,6 +6,7 @@ keeps. A run of any other writer lacks that key and is described by its files al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -29,7 +30,7 @@ class RunInfo:
     """A run at one moment.
 
     Attributes:
-        path: the metric folder or the archive, absolute, links resolved.
+        path: the metric folder or the archive, absolute, links resolved; or the archive's URL.
         kind: ``"dir"`` or ``"zip"``.
         id: what its logger calls the run; ``None`` if no logger of ours wrote it.
         status: ``"completed"``, ``"early_stop"``, ``"error"`` or ``"interrupted"`` as the logger said
@@ -41,7 +42,7 @@ class RunInfo:
         owner: the live writer's ``{"host", "pid", "started", …}``, or ``None``.
     """
 
-    path: Path
+    path: Path | str
     kind: str
     id: str | None
     status: str
@@ -57,28 +58,31 @@ class RunInfo:
         return run_name(self.path)
 
 
-def run_info(path: str | PathLike[str]) -> RunInfo:
+def run_info(path: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> RunInfo:
     """Read what the run at ``path`` says about itself.
 
     Args:
-        path: whatever :class:`~plattli.reader.Reader` takes: a run root, a metric folder, an archive.
+        path: whatever :class:`~plattli.reader.Reader` takes: a run root, a metric folder, an archive or
+            its URL.
+        storage_options: for a URL: what its ``fsspec`` file system takes.
 
     Raises:
         NotARunError: no run is there.
         CorruptRunError: its config, or its manifest, is not what the format allows.
+        RemoteError: the server of a URL cannot be reached, or refuses.
     """
     try:
-        info = _read(path)
+        info = _read(path, storage_options)
     except MissingFileError:  # archived in this moment
-        return _read(path)
+        return _read(path, storage_options)
     if info.status in _ORPHANED:
         # its writer may have finished between our look at the files and our look at the lock
-        info = _read(path)
+        info = _read(path, storage_options)
     return info
 
 
-def _read(path: str | PathLike[str]) -> RunInfo:
-    with Reader(path) as reader:
+def _read(path: str | PathLike[str], storage_options: Mapping[str, Any] | None) -> RunInfo:
+    with Reader(path, storage_options=storage_options) as reader:
         config = _config(reader)
         root, kind = reader.root, reader.kind
     is_final = kind == "zip" or _has_run_rows(root)
@@ -112,9 +116,9 @@ def _status(stored: str | None, is_final: bool, is_owned: bool) -> str:
     return "finished" if is_final else "died"
 
 
-def _owner(root: Path) -> dict[str, Any] | None:
+def _owner(root: Path | str) -> dict[str, Any] | None:
     # only where a writer puts its lock: beside plattli/, or beside the archive of a resumed run
-    return lock_owner(root.parent) if root.name in (METRIC_DIR, ARCHIVE) else None
+    return lock_owner(root.parent) if isinstance(root, Path) and root.name in (METRIC_DIR, ARCHIVE) else None
 
 
 def _config(reader: Reader) -> Any:
@@ -124,9 +128,9 @@ def _config(reader: Reader) -> Any:
         return {}
 
 
-def _has_run_rows(root: Path) -> bool:
+def _has_run_rows(root: Path | str) -> bool:
     try:
-        manifest = (root / MANIFEST).read_bytes()
+        manifest = Path(root, MANIFEST).read_bytes()
     except FileNotFoundError as error:
         raise MissingFileError(f"the run at {root} vanished while it was read") from error
     return _manifest.load(manifest, run_name(root)).run_rows is not None

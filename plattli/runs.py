@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from plattli._format import ARCHIVE, MANIFEST, METRIC_DIR
+from plattli._remote import RemoteArchive, is_url
 from plattli._source import Archive, Folder
+from plattli.errors import NotARunError
 
 
-def is_run(path: str | os.PathLike[str]) -> bool:
-    """Return whether a reader can open ``path``: a metric folder, its parent, or an archive.
+def is_run(path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a reader can open ``path``: a metric folder, its parent, an archive or its URL.
 
     Only names are looked at, and the archive's table of contents.
 
+    Args:
+        path: what :class:`~plattli.reader.Reader` takes.
+        storage_options: for a URL: what its ``fsspec`` file system takes.
+
     Raises:
         TypeError: not a path.
+        RemoteError: the server of a URL cannot be reached, or refuses.
+        ImportError: a package for such URLs is not installed.
     """
-    source = locate(path)
+    source: Folder | Archive | RemoteArchive | None
+    if isinstance(path, str) and is_url(path):
+        try:
+            source = RemoteArchive(path, storage_options)
+        except NotARunError:
+            return False
+    else:
+        source = locate(path)
     if source is None:
         return False
     source.close()
@@ -59,8 +76,12 @@ def locate(path: str | os.PathLike[str]) -> Folder | Archive | None:
         TypeError: not a path.
     """
     root = Path(path).expanduser()
-    archive = Archive.at((root / ARCHIVE if root.is_dir() else root).resolve())
-    if archive is not None:
+    if (archive := _archive(root)) is not None:
         return archive
-    folder = resolve_run_dir(root)
-    return None if folder is None else Folder(folder)
+    if (folder := resolve_run_dir(root)) is not None:
+        return Folder(folder)
+    return _archive(root)  # a writer may have archived the folder between our two looks
+
+
+def _archive(root: Path) -> Archive | None:
+    return Archive.at((root / ARCHIVE if root.is_dir() else root).resolve())

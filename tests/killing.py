@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import itertools
 import os
 import shutil
 import sys
@@ -26,7 +27,12 @@ _OPERATIONS = (
 
 class _Countdown:
     def __init__(self, at: int) -> None:
-        self.left = at
+        self._at = at
+        self._numbers = itertools.count(1)
+
+    def is_here(self) -> bool:
+        """Count an operation, of whatever thread; tell whether it is the last one."""
+        return next(self._numbers) == self._at
 
     def wrap(self, name: str) -> Callable[..., object]:
         real = getattr(os, name)
@@ -34,8 +40,7 @@ class _Countdown:
         def operation(*args: object, **kwargs: object) -> object:
             if name == "open" and not args[1] & (os.O_CREAT | os.O_TRUNC):  # type: ignore[operator]
                 return real(*args, **kwargs)
-            self.left -= 1
-            if self.left == 0:
+            if self.is_here():
                 if name in ("write", "pwrite") and len(args[1]) > 1:  # type: ignore[arg-type]
                     real(args[0], bytes(args[1])[: len(args[1]) // 2], *args[2:])  # type: ignore[arg-type, call-overload]
                 os._exit(9)
@@ -47,10 +52,8 @@ class _Countdown:
         real = io.open
 
         def opened(file: object, mode: str = "r", *args: object, **kwargs: object) -> object:
-            if any(letter in mode for letter in "wax+"):
-                self.left -= 1
-                if self.left == 0:
-                    os._exit(9)
+            if any(letter in mode for letter in "wax+") and self.is_here():
+                os._exit(9)
             return real(file, mode, *args, **kwargs)  # type: ignore[call-overload]
 
         return opened
@@ -100,7 +103,7 @@ def every_kill(
         if run.exists():
             shutil.rmtree(run)
         if prepare is not None:
-            shutil.copytree(prepare, run)
+            shutil.copytree(prepare, run, symlinks=True)
         acknowledged, done = run_killed(lambda acknowledge, run=run: program(run, acknowledge), n)  # type: ignore[misc]
         yield n, run, acknowledged
         if done:

@@ -37,8 +37,12 @@ _NULL_TENSOR: Final = b"\x08\x01\x12\x02\x12\x00"
 
 def varint(number: int) -> bytes:
     """Encode an int64 the way protocol buffers do: 7 bits a byte, lowest first, negatives as 2**64 - n."""
-    if 0 <= number < 128:
-        return bytes((number,))
+    if 0 <= number < 0x20_0000:  # nearly every one; each row has its step
+        if number < 0x80:
+            return bytes((number,))
+        if number < 0x4000:
+            return bytes((number & 127 | 128, number >> 7))
+        return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
     number &= 0xFFFF_FFFF_FFFF_FFFF
     out = bytearray()
     while number > 127:

@@ -134,11 +134,12 @@ class TensorBoardLogger:
             LoggerFinishedError: after :meth:`finish`.
             OSError: the disk refused the line. The next one is tried again, in a new file.
         """
-        step = check_step(step)
-        if step > _tfproto.LAST_STEP:
-            raise StepError(f"step must be below 2**63, got {step}: TensorBoard has no room for more")
-        epoch = check_epoch(epoch)
-        context = check_context(context)
+        if type(step) is not int or not 0 <= step <= _tfproto.LAST_STEP:
+            step = _showable(check_step(step))
+        if epoch is not None:
+            epoch = check_epoch(epoch)
+        if type(context) is not str or not context:
+            context = check_context(context)
         wall_time = _wall_time(axes["walltime"]) if "walltime" in axes else time.time()
         values, problems = plain(metrics)
         row = dict(values) if epoch is None else {**values, "epoch": epoch}
@@ -385,6 +386,12 @@ class TensorBoardLogger:
         if what not in self._warned:
             self._warned.add(what)
             warnings.warn(words, RuntimeWarning, stacklevel=4)
+
+
+def _showable(step: int) -> int:
+    if step > _tfproto.LAST_STEP:
+        raise StepError(f"step must be below 2**63, got {step}: TensorBoard has no room for more")
+    return step
 
 
 def _not_numbers(row: Mapping[str, Any]) -> dict[str, str]:

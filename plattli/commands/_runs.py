@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from plattli._format import ARCHIVE, MANIFEST, METRIC_DIR
+from plattli._remote import is_url
 from plattli.errors import NotARunError, PlattliError
 from plattli.reader import Reader
 from plattli.runs import is_run
 
 T = TypeVar("T")
 
-RUN_HELP: Final = "a run directory, its plattli/ folder, or a .plattli file"
+RUN_HELP: Final = "a run directory, its plattli/ folder, a .plattli file, or the URL of one"
 #: What reading somebody's run can raise.
-UNREADABLE: Final = (PlattliError, OSError)
+UNREADABLE: Final = (PlattliError, OSError, ImportError)
 #: How many names a message lists.
 _MANY: Final = 8
 
@@ -38,12 +39,15 @@ def read_run(path: str, read: Callable[[Reader], T]) -> T:
     try:
         reader = Reader(path)
     except NotARunError as error:
-        raise NotARunError(_not_a_run(path)) from error
+        if is_url(path):
+            raise
+        raise NotARunError(not_a_run(path)) from error
     with reader:
         return read(reader)
 
 
-def _not_a_run(path: str) -> str:
+def not_a_run(path: str) -> str:
+    """Return the message for a path that holds no run, with what is there instead."""
     folder = Path(path).expanduser()
     if not folder.exists():
         return f"{path}: no such file or directory"

@@ -148,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
 def _look(path: str, reader: Reader) -> _Run:
     dtypes = {name: str(spec["dtype"]) for name, spec in reader.manifest().items()}
     dtypes = dtypes | {name: HOT_ONLY for name in reader.metrics() if name not in dtypes}
-    return _Run(path, run_name(Path(reader.root)), dtypes)
+    return _Run(path, run_name(reader.root), dtypes)
 
 
 def _print_list(each: _Run, *, with_name: bool) -> None:

@@ -27,7 +27,9 @@ INTS = st.one_of(
     SMALL, SMALL, st.integers(0, 2**63 + 5), st.integers(-(2**63) - 5, 2**63), st.sampled_from([2**24 + 1, 2**53 + 1])
 ).map(repr)
 FLOATS = st.one_of(
-    st.floats(width=32), st.floats(), st.sampled_from([0.1, -0.0, 3.4028235e38, 3.4028236e38, 1e39, 1e-46, 1e22, 5e-324])
+    st.floats(width=32),
+    st.floats(),
+    st.sampled_from([0.1, -0.0, 3.4028235e38, 3.4028236e38, 1e39, 1e-46, 1e22, 5e-324]),
 ).map(repr)
 WIDTHS = {"int8": (-128, 127), "int16": (-(2**15), 2**15 - 1), "int32": (-(2**31), 2**31 - 1),
           "int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "uint16": (0, 2**16 - 1), "uint32": (0, 2**32 - 1),
@@ -48,12 +50,14 @@ LEAVES = st.one_of(
 )  # fmt: skip
 TREES = st.recursive(
     LEAVES,
-    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.sampled_from(["k", "a b", "é", ""]), inside, max_size=3),
+    lambda inside: (
+        st.lists(inside, max_size=3) | st.dictionaries(st.sampled_from(["k", "a b", "é", ""]), inside, max_size=3)
+    ),
     max_leaves=6,
 )
 DATA = (LEAVES | st.dictionaries(st.sampled_from(["k", "step", "NaN"]), TREES, max_size=3)).map(repr)
 ODD = st.sampled_from([
-    "np.bool_(True)", "np.str_('x')", "np.array(3)", "np.array([1, 2])", "np.array([])", "[1, 2]", "object()", "{1}", "1j",
+    "np.bool_(True)", "np.str_('x')", "np.array(3)", "np.array([1, 2])", "np.array([])", "object()", "{1}", "1j",
     "b'x'", "np.datetime64('2020-01-01')", "{1: (2, 3)}", "np.array(True)", "True", "np.uint64(2**63)", "2**64", "None",
 ])  # fmt: skip
 
@@ -74,8 +78,8 @@ ANYTHING = st.one_of(INTS, FLOATS, NUMPY_INTS, NUMPY_FLOATS, DATA, ODD)
 BAD_NAMES = ["", "step", "hot", "a//b", "/a", "../a", "a\\b", "C:x"]
 BAD_STEPS = ["-1", "2**32", "True", "1.0", "'3'", "None", "np.bool_(1)"]
 CONFIGS = st.sampled_from(
-    ["'config.json'", "'config.json'", "None", "'elsewhere.json'", "'missing.json'", "{'lr': 0.1, 'é': [nan, None]}", "{}",
-     "[1, 2]", "3", "{1: 2}", "object()"]
+    ["'config.json'", "'config.json'", "None", "'elsewhere.json'", "'missing.json'", "{}",
+     "{'lr': 0.1, 'é': [nan, None]}", "[1, 2]", "3", "{1: 2}", "object()"]
 )  # fmt: skip
 
 ROWS = st.lists(st.sampled_from(sorted(METRICS)), min_size=1, max_size=4, unique=True).flatmap(
@@ -138,7 +142,8 @@ def programs(draw: st.DrawFn) -> Program:
         }
         ops, step = _with_steps(draw(st.lists(OPS, max_size=12)), step)
         if draw(st.integers(0, 2)) == 0:
-            end, looked = ["die"], None
+            end: list[Any] = ["die"]
+            looked = None
         else:
             end = draw(st.just(["leave"]) | FINISH.map(lambda arguments: ["finish", arguments]))
             looked = draw(st.none() | st.integers(0, len(ops)))

@@ -54,9 +54,11 @@ class Player:
         Args:
             root: the run root.
             ops: see :meth:`_do`.
-            end: ``["stay"]`` to go on with the same writer later, ``["leave"]``, ``["finish", {...}]``, or
-                ``["die"]``: all of it happens in a child process that is killed without a chance to tidy up.
-            opening: the writer's arguments, with values as text; ``None`` goes on with the writer that stayed.
+            end: ``["stay"]`` to go on with the same writer later, ``["leave"]``, ``["finish", {...}]`` (which
+                spares the reference what it cannot do), ``["finish just so"]``, or ``["die"]``: all of it happens
+                in a child process that is killed without a chance to tidy up.
+            opening: the writer's arguments, with values as text, and ``"writer"``, its class if it is another
+                than ``CompactingWriter``; ``None`` goes on with the writer that stayed.
         """
         if end[0] == "die":
             return self._in_a_child_that_dies(lambda: self._play(root, ops, ["stay"], opening))
@@ -65,16 +67,16 @@ class Player:
     def _play(self, root: str, ops: list[list[Any]], end: list[Any], opening: dict[str, Any] | None) -> Answer:
         outcomes: list[Any] = []
         if opening is not None:
-            keywords = {key: _value(text) for key, text in opening.items()}
+            keywords = {key: _value(text) for key, text in opening.items() if key != "writer"}
+            writer = getattr(self._package, opening.get("writer", "CompactingWriter"))
             try:
-                self._writers[root] = self._package.CompactingWriter(root, **keywords)
+                self._writers[root] = writer(root, **keywords)
             except Exception as error:
                 return [failed(error)]
             outcomes.append(None)
         elif root not in self._writers:
             return outcomes
-        for op in ops:
-            outcomes.append(self._try(root, op))
+        outcomes.extend(self._try(root, op) for op in ops)
         if end[0] != "stay":
             outcomes.append(self._try(root, end))
             self._writers.pop(root)
@@ -90,7 +92,9 @@ class Player:
     def _do(self, root: str, writer: Any, op: list[Any]) -> None:
         match op:
             case ["write", values, flush]:
-                writer.write({name: _value(text) for name, text in values.items()}, flush=flush)
+                # to the other writers, flush is a metric
+                options = {"flush": True} if flush else {}
+                writer.write({name: _value(text) for name, text in values.items()}, **options)
             case ["end_step"]:
                 writer.end_step()
             case ["step", text]:
@@ -98,10 +102,13 @@ class Player:
             case ["config", text]:
                 writer.set_config(_value(text))
             case ["leave"]:
-                with writer:
-                    pass
+                with contextlib.ExitStack() as stack:
+                    if hasattr(writer, "__exit__"):  # a BulkWriter just goes
+                        stack.enter_context(writer)
                 with contextlib.suppress(AttributeError):  # the reference has no close()
                     writer.close()
+            case ["finish just so"]:
+                writer.finish()
             case ["finish", arguments]:
                 self._finish(root, writer, arguments)
             case _:
@@ -110,7 +117,7 @@ class Player:
     def _finish(self, root: str, writer: Any, arguments: dict[str, Any]) -> None:
         overrides = _value(arguments["config_overrides"])
         optimize = arguments["optimize"]
-        if optimize:
+        if optimize and hasattr(writer, "hotsize"):
             writer.write(flush=True)
             # the reference cannot tighten an integer column that has no file
             optimize = not _has_empty_metric(self._package, root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -37,6 +38,9 @@ def naive_extend(segments, rows, steps):
             runs[-1] = [start, value - start, 2]
         elif value == last + step:
             runs[-1][2] += 1
+        elif value < last + step:
+            runs[-1] = [start, step if n > 2 else 1, n - 1]
+            runs.append([last, value - last, 2])
         else:
             runs.append([value, 1, 1])
     result = [Segment(start, start + n * step if n > 1 else start + 1, step) for start, step, n in runs]
@@ -152,6 +156,14 @@ def test_extend_follows_the_row_by_row_rules(spec, more):
     assert naive_values(extended, rows + len(steps)) == values + steps.tolist()
 
 
+@given(increasing())
+def test_no_segment_stops_behind_the_start_of_the_next(steps):
+    """Another implementation, cutting a column at a step in between, would lose rows."""
+    segments = _indices.close(_indices.extend([], 0, steps), len(steps))
+
+    assert all(segment.stop <= following.start for segment, following in itertools.pairwise(segments))
+
+
 @pytest.mark.parametrize("steps", [[4], [3], [7, 7], [5, 9, 6]])
 def test_extend_refuses_steps_out_of_order(steps):
     """A step at or before the last one cannot be appended."""
@@ -200,8 +212,8 @@ def test_fit_is_a_whole_column_at_once(steps):
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ([0, 1, 2, 10, 12, 14, 15, 30, 45], [(0, 3, 1), (10, 16, 2), (15, 60, 15)]),
-        ([5, 9, 10], [(5, 13, 4), (10, 11, 1)]),
+        ([0, 1, 2, 10, 12, 14, 15, 30, 45], [(0, 3, 1), (10, 14, 2), (14, 16, 1), (30, 60, 15)]),
+        ([5, 9, 10], [(5, 6, 1), (9, 11, 1)]),
         ([7], None),
         ([], None),
         ([1, 1], None),

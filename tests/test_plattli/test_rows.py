@@ -315,6 +315,23 @@ def test_a_short_column_is_cut_never_padded(tmp_path: Path) -> None:
     assert stored(run) == {"n": {0: 1, 1: 2, 2: 3, 5: 6}, "j": {0: [0], 1: [1], 5: [5]}}
 
 
+def test_a_hot_row_below_stored_ones_costs_none_of_them(tmp_path: Path) -> None:
+    """A writer that went back to an earlier step leaves one; the later value wins, the rest stays."""
+    writer = RowWriter(tmp_path, hotsize=100)
+    for step in range(6):
+        writer.append(step, ("a", "j", "b"), (step * 0.5, Json([step]), step))
+    writer.drain()
+    writer.close()
+    (tmp_path / "plattli" / "hot.jsonl").write_text('{"step":2,"a":99.0,"j":"new"}\n')
+    RowWriter(tmp_path, hotsize=100, if_exists="append").close()
+
+    assert stored(tmp_path) == {
+        "a": {0: 0.0, 1: 0.5, 2: 99.0, 3: 1.5, 4: 2.0, 5: 2.5},
+        "j": {0: [0], 1: [1], 2: "new", 3: [3], 4: [4], 5: [5]},
+        "b": {s: s for s in range(6)},
+    }
+
+
 # ---- killed at every file operation ---------------------------------------------------------------
 
 
@@ -388,7 +405,7 @@ def test_a_kill_at_any_file_operation_loses_nothing_and_reopens(tmp_path: Path, 
         assert [p.name for p in copy.iterdir()] == ["metrics.plattli"], n
         kills = n
 
-    assert kills > 200
+    assert kills > 100
 
 
 def test_a_kill_while_reopening_loses_nothing(tmp_path: Path) -> None:
