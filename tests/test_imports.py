@@ -33,7 +33,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "adapters/commands.py": ("loggers.errors", "loggers.replay", "loggers.verbs"),
 }
 #: Other people's packages that only those who use them should have to load.
-HEAVY = ("jax", "matplotlib", "sklearn", "tensorboard", "torch", "wandb")
+HEAVY = ("fsspec", "jax", "matplotlib", "sklearn", "tensorboard", "torch", "wandb")
 
 
 def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from plattli import CompactingWriter, Reader, _follow, _hotreader, _jsonlines, reader
 from plattli._hotreader import HotReader
+from plattli._source import Folder
 from plattli.errors import CorruptRunError, MissingFileError, ReaderClosedError, UnknownMetricError
 from plattli.rows import RowWriter
 from tests.test_plattli.byhand import append_hot, append_values, pack, write_manifest
@@ -174,7 +175,8 @@ def test_a_cut_that_was_written_over_between_two_looks(run, cut):
 
 def test_a_cut_that_is_written_again_just_as_it_was(run):
     """Points that a resume makes again, the same, before anybody looked, are the same points."""
-    log(CompactingWriter(run, hotsize=3), range(10))
+    first = CompactingWriter(run, hotsize=3)  # kept: a writer that is collected has ended
+    log(first, range(10))
     pieces = Reader(run).follow("a", poll=POLL)
     assert len(pairs(next(pieces))) == 10
 
@@ -185,17 +187,17 @@ def test_a_cut_that_is_written_again_just_as_it_was(run):
 
 
 def test_json_values_are_compared_as_they_read(run):
-    """NaN inside a JSON value does not make it a new point after each resume."""
-    values = [{"v": float("nan")}, ["x"], "y"]
+    """NaN inside a JSON value does not make it a new point after each resume; ``true`` for ``1`` does."""
+    values = [{"v": float("nan")}, ["x"], [1]]
     writer = CompactingWriter(run, hotsize=3)
     log(writer, range(3), values.__getitem__)
     pieces = Reader(run).follow("a", poll=POLL)
     assert len(next(pieces)[0]) == 3
 
-    log(writer := CompactingWriter(run, step="auto", hotsize=3), [3], lambda step: True)
+    log(writer := CompactingWriter(run, step=2, hotsize=3), [2, 3], lambda step: [True])
     writer.finish()
 
-    assert rest(pieces) == [(3, True)]
+    assert rest(pieces) == [(2, [True]), (3, [True])]
 
 
 def test_an_archive_that_is_resumed(run):
@@ -217,7 +219,7 @@ def test_an_archive_that_is_resumed(run):
     assert archive.kind == "zip"
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.one_of(
@@ -276,6 +278,40 @@ def test_whoever_keeps_the_latest_value_of_each_step_has_the_run(tmp_path_factor
                 if cuts == 0:
                     assert len(came) == len(set(came))
         writer.close()
+
+
+def test_lines_of_a_file_that_was_replaced(run):
+    """Where the lines of a JSON column are is found anew when one of them became longer or shorter."""
+    with RowWriter(run, hotsize=100) as writer:
+        for step in range(10):
+            writer.append(step, ("a",), ([step],))
+        writer.drain()
+        kept = Reader(run)
+        assert kept.metric_values("a").tolist() == [[step] for step in range(10)]
+        for value in ([1000], [10], ["long" * 50], [3]):
+            writer.append(3, ("a",), (value,))
+            assert kept.metric_values("a").tolist() == [value if step == 3 else [step] for step in range(10)]
+            assert kept.metric("a", idx=-1) == (9, [9])
+
+
+def test_a_file_that_was_cut_and_grew(tmp_path):
+    """A file that does not go on as it did is scanned anew, though it is the same file."""
+    path, source, index = tmp_path / "a.jsonl", Folder(tmp_path), _jsonlines.LineIndex()
+
+    def offsets():
+        with source.open("a.jsonl") as blob:
+            return index.update(blob).tolist()
+
+    path.write_bytes(b"1\n22\n333\n")
+    assert offsets() == [0, 2, 5, 9]
+    path.write_bytes(b"1\n22\n")
+    assert offsets() == [0, 2, 5]
+    path.write_bytes(b"1\n2222222222\n3\n")
+    assert offsets() == [0, 2, 13, 15]
+    path.write_bytes(b"1\n2\r\n3\n")
+    assert offsets() == [0, 2, 5, 7]
+    path.write_bytes(b"1\n22\n333\n")
+    assert offsets() == [0, 2, 5, 9]
 
 
 # ---- when it ends ---------------------------------------------------------------------------------

@@ -93,14 +93,15 @@ class FileHandler(BaseHTTPRequestHandler):
                     status, (start, stop) = 206, span(wanted, size)
                 file.seek(start)
                 body = file.read(stop - start)[: stop - start - server.short]
+        sent = body if with_body else b""
+        # before the first byte goes out: from then on the client may go on, and ask for our count
+        server.requests.append((self.command, self.path, wanted, len(sent)))
         self.send_response(status)
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
         if "length" in server.able or status >= 400:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        sent = body if with_body else b""
-        server.requests.append((self.command, self.path, wanted, len(sent)))
         self.wfile.write(sent)
 
 
@@ -486,6 +487,21 @@ def test_damaged_directories(server, run, tmp_path):
                     remote.metric(name, idx=-1)
         except PlattliError:
             pass
+
+
+def test_a_member_that_would_lie_behind_the_end(server, tmp_path):
+    """A place where there is nothing is not asked for."""
+    path = columns(tmp_path / "x.plattli", 10, 2)
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"PK\x01\x02")  # of the first member; where its header is stands at byte 42
+    data[entry + 42 : entry + 46] = (2**30).to_bytes(4, "little")
+    path.write_bytes(data)
+
+    with Reader(f"{server.url}/x.plattli") as remote:
+        server.forget()
+        with pytest.raises(CorruptRunError, match=r"m00.f32 has no header where http.*x.plattli says it is"):
+            remote.metric("m00")
+        assert server.requests == []
 
 
 def test_closed(server, run):
