@@ -138,10 +138,8 @@ class TeeLogger:
             self._start()
         for replica in self._inline:
             replica.call(log_metrics, values, step=step, epoch=epoch, context=context, **axes)
-        for replica in self._replicas:
-            if replica.notices or replica.broken is not None:
-                self._speak()
-                break
+        if any(replica.notices or replica.broken is not None for replica in self._replicas):
+            self._speak()
         if failure is not None:
             raise failure
 

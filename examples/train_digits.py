@@ -31,7 +31,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from adapters import TeeLogger, TensorBoardLogger, WandbLogger
-from loggers import PlattliLogger, RecordError, RunExistsError, RunLockedError, TrainingSession, log_confusion, log_other
+from loggers import PlattliLogger, TrainingSession, log_confusion, log_other
+from loggers.errors import RecordError, RunExistsError, RunLockedError
 from plattli import Reader, is_run, run_info
 
 TRACKERS = ("tensorboard", "wandb")  # what --tee takes

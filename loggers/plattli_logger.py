@@ -168,7 +168,7 @@ class PlattliLogger:
         The axis ``walltime`` (Unix seconds) replaces the current time.
 
         Raises:
-            StepError: no integer in 0 … 2**32 - 1. Nothing was written.
+            StepError: no integer in 0 … 2**63 - 1. Nothing was written.
             MetricNameError: a context that nothing can store. Nothing was written.
             MetricValueError: names what could not be stored; the rest of the line was.
             RunExistsError: the directory holds a run already.
@@ -622,7 +622,7 @@ def _check_state(state: Any) -> tuple[str, dict[str, int]]:
 
 def _storable(step: int) -> int:
     if step > MAX_STEP:
-        raise StepError(f"step {step} is beyond 2**32 - 1, the last one that a Plättli run can store")
+        raise StepError(f"step {step} is beyond 2**63 - 1, the last one that a Plättli run can store")
     return step
 
 

@@ -236,7 +236,7 @@ class PlattliSource:
                 if not len(wanted):
                     continue
                 found, values = reader.metric(name, start=low, stop=high, dtype="storage")
-                rows = np.isin(found, wanted)
+                rows = np.isin(found.astype(np.int64), wanted)
                 context, metric = _split(name, contexts)
                 for step, value in zip(found[rows].tolist(), values[rows].tolist(), strict=True):
                     lines.setdefault((step, context), {})[metric] = name, value
@@ -271,7 +271,7 @@ class PlattliSource:
                 newest[name.rpartition("/")[0]] = int(last[0]) if len(last) else -1
             if reader.rows(name) == sum(len(range(*segment)) for segment in delivered):
                 continue
-            steps = reader.metric_indices(name)
+            steps = reader.metric_indices(name).astype(np.int64)
             limit = next((newest[p] for p in _prefixes(name) if p in newest), MAX_STEP)
             steps = steps[: np.searchsorted(steps, limit, "right")]
             unseen = _without(steps, delivered)
@@ -313,7 +313,7 @@ def clip(cursor: Cursor, run: Path) -> None:
         with Reader(run) as reader:
             names = set(reader.metrics())
             for name in list(cursor.delivered):
-                steps = reader.metric_indices(name) if name in names else np.empty(0, np.uint32)
+                steps = reader.metric_indices(name).astype(np.int64) if name in names else np.empty(0, np.int64)
                 kept = steps[~np.isin(steps, _without(steps, cursor.delivered[name]))]
                 cursor.delivered[name] = _with([], kept) if len(kept) else []
     except NotARunError:
@@ -422,11 +422,12 @@ def _without(steps: np.ndarray[Any, Any], delivered: list[list[int]]) -> np.ndar
     """Return the steps that are not delivered; segments may overlap."""
     unseen = np.ones(len(steps), bool)
     for start, stop, stride in delivered:
-        low, high = np.searchsorted(steps, (start, stop))
+        low = np.searchsorted(steps, start)
+        high = np.searchsorted(steps, stop - 1, "right")  # int64 may hold no more than that
         if stride == 1:
             unseen[low:high] = False
         else:
-            unseen[low:high] &= (steps[low:high].astype(np.int64) - start) % stride != 0
+            unseen[low:high] &= (steps[low:high] - start) % stride != 0
     return steps[unseen]
 
 
@@ -437,7 +438,7 @@ def _with(delivered: list[list[int]], steps: np.ndarray[Any, Any]) -> list[list[
         steps = np.union1d(_union(before), steps)
         before = []
     rows = sum(len(range(s.start, s.stop or 0, s.step)) for s in before)
-    after = _indices.close(_indices.extend(before, rows, steps.astype(np.uint32)), rows + len(steps))
+    after = _indices.close(_indices.extend(before, rows, steps), rows + len(steps))
     if len(after) > _MAX_SEGMENTS:
         # too irregular to keep: from here on all earlier steps count as delivered
         half = after[: _MAX_SEGMENTS // 2]
@@ -450,8 +451,8 @@ def _last(segments: list[_indices.Segment]) -> int:
 
 
 def _union(segments: list[_indices.Segment]) -> np.ndarray[Any, Any]:
-    parts = [np.arange(s.start, s.stop or 0, s.step, dtype=np.uint32) for s in segments]
-    return np.unique(np.concatenate(parts))
+    parts = [_indices.to_array([s], len(range(s.start, s.stop or 0, s.step)), wide=True) for s in segments]
+    return np.unique(np.concatenate(parts)).astype(np.int64)
 
 
 # ---- JSON Lines -----------------------------------------------------------------------------------

@@ -23,25 +23,29 @@ from plattli._format import (
     INDICES_FILE,
     JSONL,
     MANIFEST,
+    MAX_NARROW_STEP,
     METRIC_DIR,
     TMP_SUFFIX,
+    WIDE_INDICES_FILE,
     dumps,
     indices_file,
+    step_dtype,
     value_file,
 )
 from plattli.errors import CorruptRunError, DtypeError, ExtraFileError
 
 _CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
 _VALUE_SUFFIXES: Final = (*DTYPES, JSONL)
+_STEP_SUFFIXES: Final = (INDICES_FILE, WIDE_INDICES_FILE)
 
 #: what a file holds, without a copy if it is there already
 Bytes: TypeAlias = bytes | memoryview
 
 
 class BulkColumn(NamedTuple):
-    """A metric: uint32 steps [n], and as many numbers of a storable dtype, JSON values, or JSON lines."""
+    """A metric: integer steps [n], and as many numbers of a storable dtype, JSON values, or JSON lines."""
 
-    steps: NDArray[np.uint32]
+    steps: NDArray[np.integer[Any]]
     values: NDArray[Any] | list[Any] | bytes
 
 
@@ -167,9 +171,10 @@ def _files(run: Run) -> Iterator[tuple[str, Bytes]]:
     rows = 0
     for name, column in run.columns.items():
         segments = _indices.fit(column.steps) if run.optimize else None
+        wide = int(column.steps.max(initial=0)) > MAX_NARROW_STEP
         if segments is None:
-            yield indices_file(name), _bytes(column.steps)
-        spec = specs[name] = {"indices": INDICES_FILE if segments is None else _indices.dump(segments)}
+            yield indices_file(name, wide), _bytes(column.steps.astype(step_dtype(wide), copy=False))
+        spec = specs[name] = {"indices": _indices.spell(segments, wide)}
         spec["dtype"], data, flag = _stored(name, column.values, run.optimize)
         if flag:
             spec["monotonic"] = flag
@@ -252,11 +257,11 @@ def _metrics(manifest: bytes, run: str) -> set[str]:
 def _foreign(files: Collection[str], metrics: set[str]) -> list[str]:
     own = {MANIFEST, CONFIG, HOT, HOT_COMPACTING}
     for metric in metrics:
-        own.update(f"{metric}.{suffix}" for suffix in (*_VALUE_SUFFIXES, INDICES_FILE))
+        own.update(f"{metric}.{suffix}" for suffix in (*_VALUE_SUFFIXES, *_STEP_SUFFIXES))
     for name in files:
         # steps with values, though no manifest knows them: an orphan of a dead writer
-        stem = name.removesuffix(f".{INDICES_FILE}")
-        if stem != name:
+        stem, _, suffix = name.rpartition(".")
+        if suffix in _STEP_SUFFIXES:
             values = {value_file(stem, suffix) for suffix in _VALUE_SUFFIXES}.intersection(files)
             own.update(values, [name] if values else [])
     return sorted(name for name in files if name.removesuffix(TMP_SUFFIX) not in own)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from plattli import _indices, _jsonlines
-from plattli._format import DTYPES, JSONL, indices_file, value_file
+from plattli._format import DTYPES, JSONL, MAX_NARROW_STEP, indices_file, step_dtype, value_file
 from plattli._hotreader import HotRows
 from plattli._jsonlines import LineIndex
 from plattli._select import Array, Mask, Rows, Selection, rows_where
@@ -23,7 +23,6 @@ from plattli.errors import (
     ValueRangeError,
 )
 
-_STEP = np.dtype("<u4")
 OBJECT = np.dtype(object)
 
 
@@ -53,6 +52,8 @@ class Stored:
         indices: Blob | None = None,
         lines: LineIndex | None = None,
         monotonic: object = None,
+        *,
+        wide: bool = False,
     ) -> None:
         """Describe a metric.
 
@@ -63,10 +64,14 @@ class Stored:
             values, indices: the files. Without ``values`` there are no rows.
             lines: where the lines of a JSON column are.
             monotonic: ``"inc"`` or ``"dec"`` if the values are known to be sorted.
+            wide: whether the steps are stored for uint64.
         """
         self.dtype = dtype.newbyteorder("=")
+        #: of the steps, as they are returned
+        self.step_dtype = np.dtype(np.uint64 if wide else np.uint32)
         self._where = where
         self._file_dtype = dtype
+        self._wide = wide
         self._segments = segments
         self._values = values
         self._indices = indices
@@ -82,15 +87,16 @@ class Stored:
         if self._offsets is not None:
             available = len(self._offsets) - 1
         if self._indices is not None:
-            return min(available, self._indices.size // _STEP.itemsize)
+            return min(available, self._indices.size // self.step_dtype.itemsize)
         return _indices.count(self._segments or [], available)
 
     def steps(self, low: int, high: int) -> Array:
-        """Return the steps of rows ``low .. high - 1``, uint32."""
+        """Return the steps of rows ``low .. high - 1``, uint32 or uint64."""
         if self._indices is not None:
-            data = self._read(self._indices, low * _STEP.itemsize, high * _STEP.itemsize)
-            return np.frombuffer(data, _STEP).astype(np.uint32, copy=False)
-        return _indices.to_array(self._segments or [], high, low)
+            size = self.step_dtype.itemsize
+            data = self._read(self._indices, low * size, high * size)
+            return np.frombuffer(data, step_dtype(self._wide)).astype(self.step_dtype, copy=False)
+        return _indices.to_array(self._segments or [], high, low, wide=self._wide)
 
     def values(self, low: int, high: int) -> Array:
         """Return the values of rows ``low .. high - 1`` as they are stored."""
@@ -163,15 +169,15 @@ def open_stored(
     """
     where = f"metric {name!r} (run {run!r})"
     dtype = storage_dtype(spec, where)
+    wide = _indices.is_wide(spec["indices"])
     with ExitStack() as files:
         values = indices = None
         if segments != []:  # no segments, no rows: the files need not exist yet
             values = _open(source, value_file(name, spec["dtype"]), "values", where, files)
         if segments is None:
-            indices = _open(source, indices_file(name), "indices", where, files)
-        yield Stored(
-            where, dtype, segments, values, indices, lines if dtype == OBJECT else None, spec.get("monotonic")
-        )
+            indices = _open(source, indices_file(name, wide), "indices", where, files)
+        index = lines if dtype == OBJECT else None
+        yield Stored(where, dtype, segments, values, indices, index, spec.get("monotonic"), wide=wide)
 
 
 def _open(source: Source, file: str, what: str, where: str, files: ExitStack) -> Blob:
@@ -198,7 +204,9 @@ class MetricRows:
             last = int(stored.steps(stored.rows - 1, stored.rows)[0])
             newer = [(step, value) for step, value in zip(steps, values, strict=True) if step > last]
             steps, values = [step for step, _ in newer], [value for _, value in newer]
-        self._hot_steps = np.array(steps, np.uint32)
+        is_wide = max(steps, default=0) > MAX_NARROW_STEP
+        self._step_dtype = np.dtype(np.uint64) if is_wide else stored.step_dtype
+        self._hot_steps = np.array(steps, self._step_dtype)
         self._hot_values = _as_stored(values, self.dtype, self._where)
         self.rows = stored.rows + len(steps)
 
@@ -216,8 +224,9 @@ class MetricRows:
         return slice(min(first, split), min(last, split)), slice(max(first - split, 0), max(last - split, 0))
 
     def steps(self, chosen: tuple[Rows, Rows]) -> Array:
-        """Return the steps of chosen rows, uint32 [n]."""
-        return _joined(_take(chosen[0], self._stored.steps, np.uint32), self._hot_steps[chosen[1]])
+        """Return the steps of chosen rows, [n], uint32 unless a row of the metric needs uint64."""
+        stored = _take(chosen[0], self._stored.steps, self._step_dtype).astype(self._step_dtype, copy=False)
+        return _joined(stored, self._hot_steps[chosen[1]])
 
     def values(self, chosen: tuple[Rows, Rows]) -> Array:
         """Return the values of chosen rows, [n], as they are stored."""

@@ -15,7 +15,16 @@ import numpy as np
 from plattli import _indices, _jsonlines
 from plattli._column import OBJECT, MetricRows, Stored, storage_dtype
 from plattli._finding import Findings, Fix, MakeEmpty
-from plattli._format import HOT, MANIFEST, MAX_STEP, indices_file, run_name, value_file
+from plattli._format import (
+    HOT,
+    MANIFEST,
+    MAX_NARROW_STEP,
+    MAX_STEP,
+    indices_file,
+    run_name,
+    step_dtype,
+    value_file,
+)
 from plattli._hotreader import HotRows
 from plattli._source import Archive, Blob, Folder
 from plattli.errors import MissingFileError, PlattliError
@@ -24,7 +33,6 @@ from plattli.errors import MissingFileError, PlattliError
 MANY: Final = 20
 #: What inspecting a damaged file may raise.
 UNREADABLE: Final = (PlattliError, OSError)
-_STEP_SIZE: Final = 4
 #: Rows that are looked at at a time.
 _CHUNK: Final = 1 << 18
 
@@ -75,7 +83,9 @@ class ColumnCheck:
 
     def _check(self, name: str, spec: dict[str, Any]) -> int:
         where = f"metric {name!r} (run {self._run!r})"
-        values_file, steps_file = value_file(name, spec["dtype"]), indices_file(name)
+        wide = _indices.is_wide(spec["indices"])
+        values_file, steps_file = value_file(name, spec["dtype"]), indices_file(name, wide)
+        step_size = step_dtype(wide).itemsize
         try:
             dtype = storage_dtype(spec, where)
         except PlattliError as error:
@@ -96,7 +106,7 @@ class ColumnCheck:
             lines = _jsonlines.LineIndex() if dtype == OBJECT and values is not None else None
             offsets = lines.update(values) if lines is not None and values is not None else None
             have = _complete(values, offsets, dtype)
-            promised = _promised(segments, steps, have)
+            promised = _promised(segments, steps, have, step_size)
             if values is not None or segments == []:
                 self.unsure.discard(name)
             if segments is None and steps is None:
@@ -105,8 +115,8 @@ class ColumnCheck:
                 self._missing(name, values_file, "values", promised)
             if values is not None:
                 self._check_tail(name, values_file, values, offsets, dtype, have)
-            if steps is not None and steps.size % _STEP_SIZE:
-                self._torn(steps_file, promised * _STEP_SIZE, steps.size, "step", name)
+            if steps is not None and steps.size % step_size:
+                self._torn(steps_file, promised * step_size, steps.size, "step", name)
             if values is not None and have > promised and (segments is not None or steps is not None):
                 at = int(offsets[promised]) if offsets is not None else promised * dtype.itemsize
                 self._findings.add(
@@ -115,9 +125,9 @@ class ColumnCheck:
                     metric=name, offset=at, fix=self._findings.cut(values_file, at, values.size),
                 )  # fmt: skip
             if values is not None and promised > have:
-                self._check_missing_values(name, segments, steps_file, steps, promised, have)
+                self._check_missing_values(name, segments, steps_file, steps, promised, have, wide)
             # like a reader: without segments there are no rows, whatever the file holds
-            stored = Stored(where, dtype, segments, None if segments == [] else values, steps, lines)
+            stored = Stored(where, dtype, segments, None if segments == [] else values, steps, lines, wide=wide)
             self._check_steps(name, stored, segments, steps_file)
             if offsets is not None and values is not None:
                 self._check_json(name, values_file, values, offsets, stored.rows)
@@ -172,15 +182,16 @@ class ColumnCheck:
         steps: Blob | None,
         promised: int,
         have: int,
+        wide: bool,
     ) -> None:
-        count = promised - have
+        count, step_size = promised - have, step_dtype(wide).itemsize
         hot, _ = self._hot.column(name)
         if count <= len(hot):
             if segments is not None:
-                missing = _indices.to_array(segments, promised, have)
+                missing = _indices.to_array(segments, promised, have, wide=wide)
             else:
-                data = b"" if steps is None else steps.read(have * _STEP_SIZE, count * _STEP_SIZE)
-                missing = np.frombuffer(data, "<u4")
+                data = b"" if steps is None else steps.read(have * step_size, count * step_size)
+                missing = np.frombuffer(data, step_dtype(wide))
             if set(missing.tolist()) <= set(hot):
                 self._findings.add(
                     "note", "interrupted-batch", MANIFEST if segments is not None else file,
@@ -190,11 +201,11 @@ class ColumnCheck:
         what = f"{_count(promised, 'step', 'steps')}, but only {_count(have, 'value', 'values')}: " \
                f"{_count(count, 'value is', 'values are')} missing"  # fmt: skip
         if segments is None:
-            at = have * _STEP_SIZE
+            at = have * step_size
             fix: Fix = self._findings.cut(file, at, 0 if steps is None else steps.size)
             self._findings.add("warning", "missing-values", file, what, metric=name, offset=at, fix=fix)
         else:
-            fix = self._findings.amend(name, "indices", _indices.dump(_indices.close(segments, have)))
+            fix = self._findings.amend(name, "indices", _indices.spell(_indices.close(segments, have), wide))
             self._findings.add("warning", "missing-values", MANIFEST, what, metric=name, fix=fix)
 
     # ---- rows
@@ -213,6 +224,13 @@ class ColumnCheck:
         for low in range(0, stored.rows, _CHUNK):
             begin = max(low - 1, 0)
             steps = stored.steps(begin, min(low + _CHUNK, stored.rows)).astype(np.int64)
+            if (steps < 0).any():
+                at = begin + int((steps < 0).argmax())
+                what = f"step {int(stored.steps(at, at + 1)[0])} of row {at} is above {MAX_STEP}"
+                self._findings.add(
+                    "error", "step-range", file, what, metric=name, offset=at * stored.step_dtype.itemsize
+                )
+                return
             gaps = np.diff(steps)
             repeated += int((gaps == 0).sum())
             backwards += int((gaps < 0).sum())
@@ -226,7 +244,7 @@ class ColumnCheck:
                 "warning", "step-order", file,
                 f"steps do not rise: {backwards} go back and {repeated} repeat, first step {step} of row {row} "
                 f"after step {earlier}",
-                metric=name, offset=row * _STEP_SIZE,
+                metric=name, offset=row * stored.step_dtype.itemsize,
             )  # fmt: skip
 
     def _check_json(self, name: str, file: str, values: Blob, offsets: Offsets, rows: int) -> None:
@@ -281,6 +299,14 @@ class ColumnCheck:
             self._find_hot_value(name, stored, error)
             raise
         hot, _ = self._hot.column(name)
+        if stored.step_dtype == np.uint32 and (high := max(hot, default=0)) > MAX_NARROW_STEP:
+            file, line, offset = self._hot_lines.get(high, (HOT, None, None))
+            self._findings.add(
+                "warning", "unannounced-step", file,
+                f"the manifest does not say that the metric has steps such as {high}, so older readers may misread "
+                f"them; a writer that opens the run puts that right",
+                metric=name, line=line, offset=offset,
+            )  # fmt: skip
         last = int(stored.steps(stored.rows - 1, stored.rows)[0]) if stored.rows else -1
         if not hot or min(hot) > last:
             return
@@ -288,11 +314,11 @@ class ColumnCheck:
         steps = stored.steps(0, stored.rows)
         later = set(steps[steps >= first].tolist())
         file, line, offset = self._hot_lines.get(first, (HOT, None, None))
-        if lost := later - set(hot):
+        if later - set(hot):
             self._findings.add(
                 "warning", "buried-row", file,
-                f"the row at step {first} lies below stored rows, which go up to step {last}, and is not shown; a "
-                f"writer that opens the run goes on from it and drops {len(lost)} of them",
+                f"the row at step {first} lies below stored rows, which go up to step {last}, and is not shown; "
+                f"opening the run with a writer of this package puts it in its place, others may drop what follows",
                 metric=name, line=line, offset=offset,
             )  # fmt: skip
         elif hidden := {step for step in hot if step <= last} - later:
@@ -329,10 +355,10 @@ def _complete(values: Blob | None, offsets: Offsets | None, dtype: np.dtype[Any]
     return values.size // dtype.itemsize if offsets is None else len(offsets) - 1
 
 
-def _promised(segments: list[_indices.Segment] | None, steps: Blob | None, have: int) -> int:
+def _promised(segments: list[_indices.Segment] | None, steps: Blob | None, have: int, step_size: int) -> int:
     """Return how many steps there are; an open tail has as many as there are values."""
     if segments is None:
-        return 0 if steps is None else steps.size // _STEP_SIZE
+        return 0 if steps is None else steps.size // step_size
     if segments and segments[-1].stop is None:
         return have
     return _indices.count(segments, MAX_STEP + 1)

@@ -19,14 +19,16 @@ from plattli._format import (
     MANIFEST,
     MAX_STEP,
     TMP_SUFFIX,
+    WIDE_INDICES_FILE,
     check_name,
     run_name,
 )
 from plattli._hotreader import NO_HOT_ROWS, HotReader, HotRows
+from plattli._pathnames import unportable
 from plattli._source import Archive, Folder
 from plattli.errors import MetricNameError, MissingFileError
 
-_SUFFIXES: Final = frozenset((*DTYPES, JSONL, INDICES_FILE))
+_SUFFIXES: Final = frozenset((*DTYPES, JSONL, INDICES_FILE, WIDE_INDICES_FILE))
 _OWN: Final = (MANIFEST, CONFIG, HOT, HOT_COMPACTING)
 
 
@@ -64,6 +66,8 @@ class Content:
         before = len(findings.all)
         for name, spec in (specs or {}).items():
             self.rows = max(self.rows, self._columns.check(name, spec))
+            if unportable(name):
+                findings.add("note", "portable", MANIFEST, f"metric {name!r}: Windows cannot store a file of that name")
             tick(name)
         self.metrics = len(hot.names.union(specs or ()))
         if self._run_rows not in (None, self.rows) and not findings.has_error_since(before):

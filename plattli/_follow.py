@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plattli._indices import bounds
 from plattli._select import Array
 from plattli.errors import MissingFileError, PlattliError, UnknownMetricError, UnstableRunError
 
@@ -145,8 +146,8 @@ def follow(
                 problem = error
                 continue
             if start is not None or stop is not None:
-                low, high = -np.inf if start is None else start, np.inf if stop is None else stop
-                wanted = (steps >= low) & (steps <= high)
+                low, end = bounds(start, stop)
+                wanted = (steps >= low) & (steps < end)
                 steps, values = steps[wanted], values[wanted]
             if len(steps):
                 came = True

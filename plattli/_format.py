@@ -21,6 +21,10 @@ HOT: Final = "hot.jsonl"
 HOT_COMPACTING: Final = "hot.compacting.jsonl"
 #: Both the suffix of a step file and the word that a manifest uses for "look in the step file".
 INDICES_FILE: Final = "indices"
+#: The key under which a manifest spells the steps of a metric that has some above :data:`MAX_NARROW_STEP`, and the
+#: suffix of its step file, which is no longer than the other one: a name that fits once fits for good.
+WIDE: Final = "u64"
+WIDE_INDICES_FILE: Final = "steps64"
 #: Both the suffix and the dtype of a column of JSON values.
 JSONL: Final = "jsonl"
 TMP_SUFFIX: Final = ".tmp"
@@ -30,8 +34,10 @@ HIDDEN_QUERY: Final = "?…"
 RESERVED_KEYS: Final = ("run_rows", "when_exported")
 #: Names whose files or keys would be taken for something else.
 RESERVED_NAMES: Final = frozenset({"step", *RESERVED_KEYS, "hot", "hot.compacting"})
-#: Steps are stored as uint32.
-MAX_STEP: Final = 2**32 - 1
+#: The highest step there is. Steps are counted in int64 here, in uint64 on disk.
+MAX_STEP: Final = 2**63 - 1
+#: The highest step of a metric that is stored as every release of the format can read it, in uint32.
+MAX_NARROW_STEP: Final = 2**32 - 1
 #: Storage dtype code -> what NumPy calls it. Files are little-endian on every machine.
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     **{f"f{bits}": np.dtype(f"<f{bits // 8}") for bits in (32, 64)},
@@ -82,9 +88,19 @@ def value_file(name: str, dtype: str) -> str:
     return f"{name}.{dtype}"
 
 
-def indices_file(name: str) -> str:
-    """Return where metric ``name`` keeps its steps unless its manifest entry spells them out."""
-    return f"{name}.{INDICES_FILE}"
+def indices_file(name: str, wide: bool = False) -> str:
+    """Return where metric ``name`` keeps its steps unless its manifest entry spells them out.
+
+    Args:
+        name: the metric.
+        wide: whether it has steps that take uint64.
+    """
+    return f"{name}.{WIDE_INDICES_FILE if wide else INDICES_FILE}"
+
+
+def step_dtype(wide: bool) -> np.dtype[Any]:
+    """Return how a step file holds steps; files are little-endian on every machine."""
+    return np.dtype("<u8" if wide else "<u4")
 
 
 def dumps(obj: object) -> str:

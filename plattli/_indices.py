@@ -3,6 +3,9 @@
 A spec is a list of segments ``start, start + step, …`` below ``stop``. The last one may lack its
 ``stop``: it then has as many rows as the value file has left for it. Throughout, ``rows`` is the
 number of rows that a column really has, which may be fewer than its segments promise.
+
+A spec is *wide* if its column has steps that uint32 cannot hold. A manifest then spells it inside an
+object, ``{"u64": …}``, which readers that do not know of such steps refuse.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plattli._format import INDICES_FILE, MAX_STEP
+from plattli._format import INDICES_FILE, MAX_NARROW_STEP, MAX_STEP, WIDE
 from plattli.errors import CorruptRunError
 
 
@@ -25,17 +28,25 @@ class Segment(NamedTuple):
     step: int
 
 
+def is_wide(spec: object) -> bool:
+    """Tell whether the ``indices`` value of a manifest entry is of a column whose steps take uint64."""
+    return isinstance(spec, dict) and spec.keys() == {WIDE}
+
+
 def parse(spec: object, metric: str, run: str) -> list[Segment] | None:
     """Return the segments of a manifest entry, ``None`` if it points to the step file.
 
     Args:
-        spec: the ``indices`` value of the entry: ``"indices"``, a list of segment objects, or one
-            bare segment object as older releases wrote it.
+        spec: the ``indices`` value of the entry: ``"indices"``, a list of segment objects, one bare
+            segment object as older releases wrote it, or any of these inside ``{"u64": …}``.
         metric, run: for the message.
 
     Raises:
         CorruptRunError: the entry is none of these, or its segments break the rules.
     """
+    highest = MAX_NARROW_STEP
+    if isinstance(spec, dict) and is_wide(spec):
+        spec, highest = spec[WIDE], MAX_STEP
     if spec == INDICES_FILE:
         return None
     if isinstance(spec, dict):
@@ -56,8 +67,8 @@ def parse(spec: object, metric: str, run: str) -> list[Segment] | None:
             last = segment.start
         else:
             last = segment.start + (_length(segment) - 1) * segment.step
-        if last > MAX_STEP:
-            raise CorruptRunError(f"segment {item!r} {where} has steps above {MAX_STEP}")
+        if last > highest:
+            raise CorruptRunError(f"segment {item!r} {where} has steps above {highest}")
     return segments
 
 
@@ -80,6 +91,17 @@ def dump(segments: Sequence[Segment]) -> list[dict[str, int]]:
     ]
 
 
+def spell(segments: Sequence[Segment] | None, wide: bool) -> object:
+    """Return the ``indices`` value of a manifest entry.
+
+    Args:
+        segments: ``None`` if the steps are in the step file.
+        wide: whether some of them take uint64.
+    """
+    spec = INDICES_FILE if segments is None else dump(segments)
+    return {WIDE: spec} if wide else spec
+
+
 def count(segments: Sequence[Segment], available: int) -> int:
     """Return how many rows can be read if the value file holds ``available`` complete values."""
     if not segments:
@@ -90,25 +112,30 @@ def count(segments: Sequence[Segment], available: int) -> int:
 
 
 def to_array(
-    segments: Sequence[Segment], rows: int, first: int = 0
-) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    segments: Sequence[Segment], rows: int, first: int = 0, *, wide: bool = False
+) -> np.ndarray[Any, np.dtype[Any]]:
     """Return the steps of rows ``first .. rows - 1``.
 
     Returns:
-        uint32 [rows - first].
+        uint32 [rows - first]; uint64 if ``wide``.
 
     Raises:
-        CorruptRunError: a step does not fit into uint32, or the segments have fewer rows.
+        CorruptRunError: a step is too high for that, or the segments have fewer rows.
     """
-    steps = np.empty(max(0, rows - first), np.uint32)
+    highest = MAX_STEP if wide else MAX_NARROW_STEP
+    steps = np.empty(max(0, rows - first), np.uint64 if wide else np.uint32)
     at = -first
     for segment, length in _lengths(segments, rows):
         skip = max(0, -at)
         end = segment.start + length * segment.step
-        if end - segment.step > MAX_STEP:
-            raise CorruptRunError(f"segment {segment} with {length} rows has steps above {MAX_STEP}")
+        if end - segment.step > highest:
+            raise CorruptRunError(f"segment {segment} with {length} rows has steps above {highest}")
         if skip < length:
-            values = np.arange(segment.start + skip * segment.step, end, segment.step, dtype=np.int64)
+            begin = segment.start + skip * segment.step
+            if end > MAX_STEP:  # the last step is not, but no arange takes such an end
+                values = np.arange(length - skip, dtype=np.int64) * min(segment.step, MAX_STEP) + begin
+            else:
+                values = np.arange(begin, end, segment.step, dtype=np.int64)
             steps[at + skip : at + length] = values
         at += length
     if at < rows - first:
@@ -151,7 +178,7 @@ def bounds(start: float | None, stop: float | None) -> tuple[int, int]:
         start, stop: any numbers, ``None`` for no bound. NaN contains nothing.
 
     Returns:
-        The first step inside and the first one behind, both in ``0 .. 2**32``.
+        The first step inside and the first one behind, both in ``0 .. 2**63``.
     """
     if start != start or stop != stop:
         return 0, 0
@@ -161,6 +188,8 @@ def bounds(start: float | None, stop: float | None) -> tuple[int, int]:
 
 
 def _clamp(bound: float, rounding: Callable[[float], int]) -> int:
+    if isinstance(bound, np.integer):
+        bound = int(bound)  # math would round it as a float, which cannot hold every step
     # compared before rounding: an infinity cannot be rounded
     return 0 if bound < 0 else rounding(bound) if bound <= MAX_STEP else MAX_STEP + 1
 
@@ -190,7 +219,7 @@ def extend(
     """
     is_open = not segments or segments[-1].stop is None
     kept = _cut(segments, rows)
-    values = np.asarray(steps).astype(np.int64)
+    values = np.asarray(steps).astype(np.int64, copy=False)
     first = 0  # where in values the next new segment begins
     if kept:
         start, stride, length = kept[-1].start, kept[-1].step, rows - _rows_before_last(kept)
@@ -233,7 +262,7 @@ def fit(steps: np.ndarray[Any, np.dtype[Any]]) -> list[Segment] | None:
     """
     if len(steps) < 2:
         return None
-    values = np.asarray(steps).astype(np.int64)
+    values = np.asarray(steps).astype(np.int64, copy=False)
     gaps = np.diff(values)
     if (gaps <= 0).any():
         return None

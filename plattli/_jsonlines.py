@@ -14,6 +14,7 @@ import numpy as np
 from plattli._source import Blob
 
 _CHUNK = 1 << 20
+_OVERLAP = 64
 _LF, _CR = b"\n", b"\r"
 _decode = json.JSONDecoder().raw_decode
 
@@ -66,12 +67,18 @@ def parse_all(data: bytes, first: int = 0) -> list[Any]:
 class LineIndex:
     """Where the lines of a growing file are, found without parsing them.
 
-    The file may only be appended to: make a new index for a file that was cut or replaced.
+    A file that was replaced, or is shorter or ends otherwise where it did before, is scanned anew. One that
+    was cut and written over to the same bytes at that place is not: make a new index for it.
     """
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self._offsets = np.zeros(1, np.int64)  # where lines begin: at 0 and behind each terminator
         self._scanned = 0
+        self._file: object = None
+        self._end = b""  # the last bytes that were scanned
 
     def update(self, blob: Blob) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Scan what was appended since the last call.
@@ -81,7 +88,12 @@ class LineIndex:
             line that is not a JSON value, because it is still being written or was torn, is not
             among them.
         """
-        offsets, scanned = [self._offsets], self._scanned
+        if blob.file is not None:
+            known = self._end
+            if blob.file != self._file or blob.read(self._scanned - len(known), len(known)) != known:
+                self._forget()
+            self._file = blob.file
+        offsets, scanned, end = [self._offsets], self._scanned, self._end
         while scanned < blob.size:
             chunk = blob.read(scanned, min(_CHUNK, blob.size - scanned))
             if not chunk:
@@ -90,8 +102,9 @@ class LineIndex:
                 return _with_carriage_returns(blob)
             offsets.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == _LF[0]) + (scanned + 1))
             scanned += len(chunk)
+            end = chunk[-_OVERLAP:]
         if len(offsets) > 1:
-            self._offsets, self._scanned = np.concatenate(offsets), scanned
+            self._offsets, self._scanned, self._end = np.concatenate(offsets), scanned, end
         return _without_torn_line(blob, self._offsets, scanned)
 
 

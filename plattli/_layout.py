@@ -24,6 +24,8 @@ from plattli._format import (
     MANIFEST,
     METRIC_DIR,
     TMP_SUFFIX,
+    WIDE_INDICES_FILE,
+    step_dtype,
 )
 from plattli._fs import is_locked
 from plattli._source import Archive, Folder
@@ -247,8 +249,8 @@ def _is_first_row(path: Path) -> bool:
     try:
         if suffix in DTYPES:
             return path.stat().st_size <= DTYPES[suffix].itemsize
-        if suffix == INDICES_FILE:
-            return path.stat().st_size <= 4
+        if suffix in (INDICES_FILE, WIDE_INDICES_FILE):
+            return path.stat().st_size <= step_dtype(suffix == WIDE_INDICES_FILE).itemsize
         return path.name not in (HOT, HOT_COMPACTING) and len(path.read_bytes().splitlines()) <= 1
     except OSError:
         return False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from plattli import _indices
 from plattli._format import MANIFEST, check_name, dumps
 from plattli.errors import CorruptRunError
 
@@ -63,12 +64,15 @@ def load(data: bytes, run: str) -> Manifest:
 def dump(specs: Mapping[str, Mapping[str, Any]], run_rows: int | None = None) -> bytes:
     """Return the bytes of a manifest that is written now.
 
+    Metrics with wide steps come first: a writer that does not know them stops there, before it has cut any other.
+
     Args:
         specs: metric name -> entry, in the order to write.
         run_rows: the largest row count over metrics, for finished runs only: readers of a manifest
             that has it ignore hot rows.
     """
-    return assemble(b", ".join(entry(name, spec) for name, spec in specs.items()), run_rows)
+    ordered = sorted(specs.items(), key=lambda item: not _indices.is_wide(item[1]["indices"]))
+    return assemble(b", ".join(entry(name, spec) for name, spec in ordered), run_rows)
 
 
 def entry(name: str, spec: Mapping[str, Any]) -> bytes:

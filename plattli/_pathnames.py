@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import re
+import unicodedata
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from plattli._columns import SUFFIXES
@@ -18,19 +20,39 @@ _OWN_FILES: Final = frozenset(
 _ENDINGS: Final = tuple(f".{suffix}{end}" for suffix in SUFFIXES for end in ("", TMP_SUFFIX))
 
 
+#: Characters, device names and endings that Windows and the shares it serves cannot store.
+_UNPORTABLE: Final = re.compile(
+    r'[<>:"|?*\x00-\x1f]|[. ](?:/|$)|(?:^|/)(?:con|prn|aux|nul|com\d|lpt\d)(?:[./]|$)', re.IGNORECASE
+)
+
+
 class PathNames:
     """The names of a run's metrics, and the folders that their files need."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(self, names: Iterable[str] = (), *, folds: Callable[[], bool] = lambda: False) -> None:
+        """Take names in.
+
+        Args:
+            names: those that are there.
+            folds: tells whether the file system takes names that differ in case, or in how Unicode
+                composes a letter, for one; asked once, and only when two names do.
+        """
+        self._folds = folds
+        self._twins: dict[str, str] = {}
         self._names: set[str] = set()
         self._folders: set[str] = set()
         for name in names:
             self.add(name)
 
+    def beside(self) -> PathNames:
+        """Return an empty set of names for the same file system."""
+        return PathNames(folds=self._folds)
+
     def add(self, name: str) -> None:
         """Take a checked name in."""
         self._names.add(name)
         self._folders.update(_folders(name))
+        self._twins.setdefault(folded(name), name)
 
     def check(self, name: object, run: str) -> None:
         """Refuse a new name whose files could not be made beside the others.
@@ -45,6 +67,12 @@ class PathNames:
                 f"metric name {checked[:60]!r}… has a part of more than {MAX_PART} bytes, which file systems "
                 f"cannot store (run {run!r})"
             )
+        twin = self._twins.get(folded(checked), checked)
+        if twin != checked and self._folds():
+            raise MetricNameError(
+                f"metric names {checked!r} and {twin!r} are one file on this file system (run {run!r}): "
+                f"choose names that differ in more than case"
+            )
         if (clash := self._clash(checked)) is not None:
             raise MetricNameError(
                 f"metric name {checked!r} needs {clash!r} to be both a file and a folder (run {run!r}): "
@@ -56,6 +84,16 @@ class PathNames:
             if folder in _OWN_FILES or _is_file_of(folder, self._names):
                 return folder
         return next((name + ending for ending in _ENDINGS if name + ending in self._folders), None)
+
+
+def folded(name: str) -> str:
+    """Return what a name and its twins on a file system that folds case and Unicode forms have in common."""
+    return name if name.isascii() and name.islower() else unicodedata.normalize("NFC", name).casefold()
+
+
+def unportable(name: str) -> bool:
+    """Tell a name that some other system could not store."""
+    return _UNPORTABLE.search(name) is not None
 
 
 def _is_file_of(path: str, names: Container[str]) -> bool:

@@ -49,7 +49,7 @@ def plan(
         floats, promote: see :mod:`plattli._dtypes`.
     """
     planned: Plan = {}
-    new = PathNames()
+    new = names.beside()
     unfit: dict[str, PlattliError] = {}
     for name, value in metrics:
         column = columns.get(name)

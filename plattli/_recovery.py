@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from plattli import _fs, _hotlog, _manifest
 from plattli._columns import SUFFIXES, Column
-from plattli._format import CONFIG, HOT, HOT_COMPACTING, JSONL, MANIFEST, TMP_SUFFIX, check_name
+from plattli._format import CONFIG, HOT, HOT_COMPACTING, JSONL, MANIFEST, MAX_NARROW_STEP, TMP_SUFFIX, check_name
 
 #: metric name -> the first step that must go, ``None`` to keep all its rows
 Cut = Callable[[str], int | None]
@@ -58,6 +58,10 @@ def recover(root: Path, run: str, cut: Cut) -> Recovered:
             if column is not None and step <= column.last:
                 column.cut(column.row_of(step)[0])
                 column.cut_files()
+        last_hot = {name: step for step, row in sorted(rows.items()) for name in row}
+        for name, column in columns.items():
+            # the old step file becomes a leftover
+            column.set_wide(max(column.last, last_hot.get(name, -1)) > MAX_NARROW_STEP)
         # the manifest follows the files: a kill in between leaves steps that have no values
         now = {name: column.spec() for name, column in columns.items()}
         if now != specs or manifest.run_rows is not None:

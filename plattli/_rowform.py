@@ -10,9 +10,9 @@ import numpy as np
 
 from plattli import _dtypes, _hotlog
 from plattli._columns import Column
-from plattli._format import DTYPES, JSONL
+from plattli._format import DTYPES, JSONL, MAX_NARROW_STEP
 
-#: the steps of a column's part of a batch, uint32 [n], and its values, [n]
+#: the steps of a column's part of a batch, int64 [n], and its values, [n]
 Piece: TypeAlias = "tuple[np.ndarray[Any, Any], Any]"
 
 #: How many rows of a layout make it worth a function of its own, and how many metrics are too many: compiling takes
@@ -24,8 +24,8 @@ _WIDEST: Final = 300
 class Layout:
     """The metrics of one kind of row: how its numbers are packed, how its line is spelled."""
 
-    __slots__ = ("_spell", "_untried", "columns", "exact", "folded", "keys", "last", "names", "numbers", "numeric",
-                 "others", "pack", "table", "unpack")  # fmt: skip
+    __slots__ = ("_spell", "_untried", "columns", "exact", "folded", "highest", "keys", "last", "names", "numbers",
+                 "numeric", "others", "pack", "table", "unpack")  # fmt: skip
 
     def __init__(self, names: tuple[str, ...], columns: list[Column]) -> None:
         self.names = names
@@ -43,6 +43,8 @@ class Layout:
         self.pack = row.pack
         self.unpack = row.unpack
         self.table = np.dtype([(f"f{i}", DTYPES[code]) for i, code in enumerate(codes)])
+        #: highest step that the manifest is ready for in all of its columns
+        self.highest = MAX_NARROW_STEP
         #: highest step of a row of this layout, and how much of that its columns know
         self.last = self.folded = -1
         self._spell: Callable[..., dict[str, Any]] = self._spell_first
@@ -109,7 +111,7 @@ def by_column(
         members.append(row)
     pieces: dict[Column, list[Piece]] = {}
     for layout, (steps, members) in by_layout.items():
-        indices = np.array(steps, np.uint32)
+        indices = np.array(steps, np.int64)
         # one copy turns rows into columns; a layout without numbers has nothing to turn
         packed = b"".join(row.packed for row in members)
         table: Any = np.frombuffer(packed, layout.table) if layout.numbers else None

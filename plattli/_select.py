@@ -65,13 +65,14 @@ def join(columns: Sequence[tuple[Array, Array]]) -> tuple[Array, list[Array]]:
 
     Returns:
         The common steps [n], sorted, and the values [n] of each column at these steps. A single
-        column comes back as it is.
+        column comes back as it is. Steps are uint64 if those of any column are.
     """
     steps, _ = columns[0]
     if all(np.array_equal(steps, others) for others, _ in columns[1:]) and (
         len(columns) == 1 or (steps[1:] > steps[:-1]).all()
     ):
-        return steps, [values for _, values in columns]
+        # they may be equal and yet of two widths
+        return steps.astype(np.result_type(*(others for others, _ in columns)), copy=False), [v for _, v in columns]
     common = reduce(np.intersect1d, (steps for steps, _ in columns))
     return common, [_at(common, *column) for column in columns]
 

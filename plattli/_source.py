@@ -30,9 +30,16 @@ _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 class Blob(Protocol):
-    """The bytes of one file."""
+    """The bytes of one file.
+
+    Attributes:
+        size: how many there are.
+        file: tells the file from others that had its name before, while they are there; ``None`` if a name
+            always means the same bytes.
+    """
 
     size: int
+    file: object
 
     def read(self, offset: int, length: int) -> bytes:
         """Return ``length`` bytes from ``offset`` on; fewer if the file has become shorter."""
@@ -72,8 +79,9 @@ class Source(Protocol):
 class Extent:
     """A stretch of an open file, read by ``pread(length, offset)``."""
 
-    def __init__(self, pread: Callable[[int, int], bytes], start: int, size: int) -> None:
+    def __init__(self, pread: Callable[[int, int], bytes], start: int, size: int, file: object = None) -> None:
         self.size = size
+        self.file = file
         self._pread = pread
         self._start = start
 
@@ -95,6 +103,7 @@ class Unpacked:
 
     def __init__(self, data: bytes) -> None:
         self.size = len(data)
+        self.file: object = None
         self._data = data
 
     def read(self, offset: int, length: int) -> bytes:
@@ -124,7 +133,7 @@ class Folder:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise CorruptRunError(f"{path} of run {run_name(self.root)!r} is not a file")
-            yield Extent(partial(os.pread, descriptor), 0, status.st_size)
+            yield Extent(partial(os.pread, descriptor), 0, status.st_size, (status.st_dev, status.st_ino))
         finally:
             os.close(descriptor)
 

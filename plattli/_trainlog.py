@@ -49,7 +49,7 @@ class TrainLog:
 
 @dataclass
 class _Column:
-    steps: array[int] = field(default_factory=lambda: array("I"))
+    steps: array[int] = field(default_factory=lambda: array("q"))
     values: list[Any] = field(default_factory=list)
 
 
@@ -143,7 +143,7 @@ class _LogReader:
         if type(step) is not int:
             raise self._error(number, f"needs an integer step, got {step!r:.60}")
         if not 0 <= step <= MAX_STEP:
-            raise self._error(number, f"needs a step in 0 .. {MAX_STEP} (uint32), got {step}")
+            raise self._error(number, f"needs a step in 0 .. {MAX_STEP} (2**63 - 1), got {step}")
         if step <= self._last:
             if step == self._last or not self._allow_rewinds:
                 hint = "" if step == self._last else "; if the run was resumed, --allow-rewinds drops what it redid"
@@ -184,7 +184,7 @@ class _LogReader:
             values = settle(column.values)
             if isinstance(values, list) and (note := _mixture(values)):
                 log.notes.append(f"{self._path}: metric {name!r} {note}; it is stored as JSON")
-            log.columns[name] = BulkColumn(np.array(column.steps, np.uint32), values)
+            log.columns[name] = BulkColumn(np.array(column.steps), values)
         return log
 
 

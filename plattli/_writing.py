@@ -151,11 +151,11 @@ def check_step(step: Any, run: str) -> int:
     """Return a step as a Python integer.
 
     Raises:
-        StepError: it is no integer in 0 … 2**32 - 1.
+        StepError: it is no integer in 0 … 2**63 - 1.
     """
     number = _integer(step, run)
     if not 0 <= number <= MAX_STEP:
-        raise StepError(f"step must be in 0 … {MAX_STEP} (uint32), got {number} (run {run!r})")
+        raise StepError(f"step must be in 0 … {MAX_STEP} (2**63 - 1), got {number} (run {run!r})")
     return number
 
 

@@ -30,7 +30,7 @@ class BulkWriter:
             w.end_step()
         w.finish()
 
-    A number takes as many bytes as in its column, and four for its step.
+    A number takes as many bytes as in its column, and four for its step, or eight above 2**32 - 1.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BulkWriter:
                 ``None`` refuses it.
 
         Raises:
-            StepError: the step is no integer in 0 … 2**32 - 1.
+            StepError: the step is no integer in 0 … 2**63 - 1.
             ConfigError: JSON cannot hold the config.
             RunExistsError: there is a run, and ``overwrite`` is not set.
             RunLockedError: another live process writes this run.
@@ -205,7 +205,11 @@ class _Buffer:
             self._values += f"{dumps(value)}\n".encode()
         else:
             self._values.append(value)
-        self._steps.append(step)
+        try:
+            self._steps.append(step)
+        except OverflowError:  # beyond uint32
+            self._steps = array("q", self._steps)
+            self._steps.append(step)
         if step <= self._last:
             self._rises = False
         self._last = step
@@ -227,7 +231,7 @@ class _Buffer:
 
     def column(self) -> _bulk.BulkColumn:
         """Return the rows in the order of their steps; of several at one step, the last that came."""
-        steps = np.array(self._steps, np.uint32)
+        steps = np.array(self._steps)
         values = bytes(self._values) if self.code == JSONL else self._numbers()
         if self._rises:
             return _bulk.BulkColumn(steps, values)

@@ -28,7 +28,9 @@ Checking writes nothing and takes no lock. Any bytes in any file give findings, 
 ``uncovered-values``        warning: values without steps
 ``missing-values``          warning: steps without values, which are not in the hot log either
 ``step-order``              warning: steps of one metric that do not rise
-``buried-row``              warning: a hot row below stored rows, which a writer would drop on resume
+``step-range``              error: a step file with steps above the highest there is
+``unannounced-step``        warning: a hot step above 2**32 - 1 of a metric that the manifest does not say has such
+``buried-row``              warning: a hot row below stored rows: not shown until a writer opens the run
 ``ignored-hot``             warning: a hot log in a run that is finished
 ``run-rows``                warning: the row count of a finished run is wrong
 ``temporary``               warning: a temporary file
@@ -39,6 +41,7 @@ Checking writes nothing and takes no lock. Any bytes in any file give findings, 
 ``member``                  warning: a member of an archive whose name writers refuse, or that is there twice
 ``interrupted-batch``       note: rows that were on their way into the columns
 ``interrupted-insertion``   note: rows that a writer will show when it has opened the run
+``portable``                note: a metric whose files some other system cannot store
 ``stray``, ``copies``       note: files that are none of the format's, and what repairs took away
 ``lock``                    note: who writes the run, or whose dead owner left its lock; warning: unreadable
 ``follower``                note: what a tracker has not received; warning: a temporary file of a follower

@@ -51,7 +51,7 @@ class CompactingWriter(StreamingWriter):
                 ``None`` refuses it.
 
         Raises:
-            StepError: the step is no integer in 0 … 2**32 - 1.
+            StepError: the step is no integer in 0 … 2**63 - 1.
             ValueError: ``hotsize`` is not positive.
             RunExistsError: rows would be lost and ``step`` does not say so, or the run is archived.
             RunLockedError: another live process writes this run.

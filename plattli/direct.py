@@ -63,7 +63,7 @@ class DirectWriter(StreamingWriter):
                 ``None`` refuses it.
 
         Raises:
-            StepError: the step is no integer in 0 … 2**32 - 1.
+            StepError: the step is no integer in 0 … 2**63 - 1.
             TypeError, ValueError: ``write_threads`` is no integer, or negative.
             RunExistsError: rows would be lost and ``step`` does not say so, or the run is archived.
             RunLockedError: another live process writes this run.
@@ -168,6 +168,10 @@ class _ColumnRows(RowWriter):
         widened = [columns[name] for name, (code, _) in plan.items() if name in columns and columns[name].code != code]
         self._files.forget(widened)
         super().adopt(plan)
+
+    def _widen(self, columns: list[Column]) -> None:
+        self._files.forget([column for column in columns if not column.wide])
+        super()._widen(columns)
 
     def close(self) -> None:
         """Let go of the run, which stays resumable. Calling it again does nothing."""

@@ -8,7 +8,7 @@
     ├── UnknownMetricError     (KeyError)            the run has no metric of that name
     ├── CorruptRunError        (RuntimeError, ValueError)  the files contradict the format
     ├── MetricNameError        (ValueError, TypeError)     a name the format cannot store
-    ├── StepError              (ValueError, TypeError)     a step that is no uint32 integer
+    ├── StepError              (ValueError, TypeError)     a step that is no integer in 0 .. 2**63 - 1
     ├── DtypeError             (TypeError)           a value that cannot join its metric's column
     ├── ValueRangeError        (OverflowError)       a value its metric's column cannot hold
     ├── ShapeError             (ValueError)          an array where a scalar belongs
@@ -61,7 +61,7 @@ class MetricNameError(PlattliError, ValueError, TypeError):
 
 
 class StepError(PlattliError, ValueError, TypeError):
-    """A step that is not an integer in ``0 .. 2**32 - 1``."""
+    """A step that is not an integer in ``0 .. 2**63 - 1``."""
 
 
 class DtypeError(PlattliError, TypeError):

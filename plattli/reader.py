@@ -26,6 +26,7 @@ from plattli._format import (
     METRIC_DIR,
     indices_file,
     run_name,
+    step_dtype,
     value_file,
 )
 from plattli._fs import lock_owner
@@ -278,8 +279,9 @@ class Reader:
                 not at all.
 
         Returns:
-            uint32 steps [n] and values [n] in the order in which they were logged, or two scalars. The
-            arrays may be read-only. JSON values are Python objects in a 1-D object array.
+            Steps [n] and values [n] in the order in which they were logged, or two scalars. Steps are
+            uint32, or uint64 if the metric has any above 2**32 - 1. The arrays may be read-only. JSON values
+            are Python objects in a 1-D object array.
 
         Raises:
             UnknownMetricError: the run has no such metric.
@@ -333,7 +335,7 @@ class Reader:
         vstart: Any = None,
         vstop: Any = None,
     ) -> Array:
-        """Return the steps of a metric, uint32. Arguments and errors are those of :meth:`metric`."""
+        """Return the steps of a metric. Arguments, errors and dtype are those of :meth:`metric`."""
         selection = Selection.of(start, stop, istart, istop, vstart, vstop)
 
         def read() -> Array:
@@ -367,7 +369,8 @@ class Reader:
             dtype: see :meth:`metric`; or a mapping from names to dtypes, the others being standard.
 
         Returns:
-            uint32 steps [n], and the values [n] of each metric in the order asked for.
+            Steps [n], uint32 unless one of the metrics needs uint64, and the values [n] of each metric in the
+            order asked for.
 
         Raises:
             ValueError: no names, dtypes for metrics that were not asked for, or ranges that do not fit.
@@ -403,7 +406,7 @@ class Reader:
     def _table_on(self, wanted: Sequence[str], on: str, selection: Selection) -> tuple[Array, list[Array]]:
         chosen = self._select(on, selection)
         steps = chosen[0]
-        window = Selection("step", steps.min(), steps.max()) if len(steps) else _NOTHING
+        window = Selection("step", int(steps.min()), int(steps.max())) if len(steps) else _NOTHING
         columns = [chosen if name == on else self._select(name, window) for name in wanted]
         if on not in wanted:
             columns.append(chosen)
@@ -581,7 +584,8 @@ class Reader:
         for name, spec in self._manifest().specs.items():
             segments = self._segments(name, spec)
             if segments is None:
-                groups[0].append((0, 0, indices_file(name), 4))
+                wide = _indices.is_wide(spec["indices"])
+                groups[0].append((0, 0, indices_file(name, wide), step_dtype(wide).itemsize))
             elif not segments or segments[-1].stop is not None:
                 longest = max(longest, _indices.count(segments, sys.maxsize))
             elif spec["dtype"] in DTYPES:
@@ -617,9 +621,11 @@ class Reader:
             try:
                 result = read()
             except (MissingFileError, UnstableRunError, CorruptRunError) as error:
+                # perhaps a file was cut or replaced, and has lines elsewhere now
+                again = isinstance(error, UnstableRunError) or (bool(self._lines) and failure is None)
                 failure = error
-                self._lines.clear()  # perhaps a file was cut, and has lines elsewhere now
-                if not self._catch_up() and not self._follow() and not isinstance(error, UnstableRunError):
+                self._lines.clear()
+                if not self._catch_up() and not self._follow() and not again:
                     raise
                 continue
             used = self._manifest().specs

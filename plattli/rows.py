@@ -23,10 +23,12 @@ Steps normally rise. Three things are ordinary too, and cost a little more:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import struct
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -47,12 +49,13 @@ from plattli._format import (
     HOT,
     HOT_COMPACTING,
     MANIFEST,
+    MAX_NARROW_STEP,
     MAX_STEP,
     METRIC_DIR,
 )
 from plattli._indices import Segment
 from plattli._pathnames import PathNames
-from plattli._rowform import Layout, Row, by_column
+from plattli._rowform import Layout, Piece, Row, by_column
 from plattli.errors import (
     ArgumentError,
     PlattliError,
@@ -160,7 +163,8 @@ class RowWriter:
         recovered = _recovery.recover(self.root, self.run, cut)
         self._columns = recovered.columns
         self._strays = recovered.strays
-        self._names = PathNames(self._columns)
+        # a name that differs from the config's in case finds the config where case does not count
+        self._names = PathNames(self._columns, folds=(self.root / CONFIG.upper()).exists)
         #: highest step that is in the columns, or on its way there
         self._watermark = max((column.last for column in self._columns.values()), default=-1)
         self._newest = self._watermark
@@ -177,6 +181,8 @@ class RowWriter:
             for column in row.layout.columns:
                 column.newest = max(column.newest, step)
         self._newest = max(self._newest, *taken, -1)
+        if self._newest > MAX_NARROW_STEP:
+            self._widen([column for column in self._columns.values() if column.newest > MAX_NARROW_STEP])
         self._list()
         if taken and min(taken) <= self._watermark:
             # an interrupted insertion: hot rows must lie above all columns
@@ -225,7 +231,7 @@ class RowWriter:
         A (metric, step) that is there already gets the new value. Metrics that are new get a column.
 
         Args:
-            step: 0 … 2**32 - 1, a Python int.
+            step: 0 … 2**63 - 1, a Python int.
             names: [n] metric names, no one twice.
             values: [n] plain Python numbers, NumPy scalars or JSON data.
             floats: whether all values are known to be Python floats, or integers that float64 holds.
@@ -249,11 +255,11 @@ class RowWriter:
             except (struct.error, OverflowError, TypeError):
                 stored = ()
             exact = stored is values or stored == values or (stored and _holds(stored, values, self._rounds))
-            if exact and 0 <= step <= MAX_STEP:
+            if exact and 0 <= step <= layout.highest:
                 self._place(step, Row(layout, packed, ()), stored)
                 return unfit
         if not 0 <= step <= MAX_STEP:
-            raise StepError(f"step must be in 0 … {MAX_STEP} (uint32), got {step} (run {self.run!r})")
+            raise StepError(f"step must be in 0 … {MAX_STEP} (2**63 - 1), got {step} (run {self.run!r})")
         plan, unfit = self.plan(names, values, floats=self._floats, promote=self._promote)
         if plan:
             self.adopt(plan)
@@ -262,9 +268,24 @@ class RowWriter:
 
     def commit(self, step: int, row: dict[str, Any]) -> None:
         """Append a row of values that :meth:`plan` gave and :meth:`adopt` made room for."""
+        if step > MAX_NARROW_STEP:
+            self._widen([self._columns[name] for name in row])
         self._list()
         packed = self._pack(tuple(row), tuple(row.values()))
+        if step > MAX_NARROW_STEP:
+            packed.layout.highest = MAX_STEP
         self._place(step, packed, packed.layout.unpack(packed.packed))
+
+    def _widen(self, columns: list[Column]) -> None:
+        """Have the manifest say that steps above uint32 may come, before there is one: older readers refuse it then."""
+        narrow = [column for column in columns if not column.wide]
+        if not narrow and not self._stale:
+            return
+        self.settle()
+        self._stale = True
+        obsolete = [old for column in narrow if (old := column.set_wide(True)) is not None]
+        self._publish(sync=bool(obsolete))
+        _fs.remove(obsolete)
 
     def _list(self) -> None:
         """Have every metric in the manifest."""
@@ -343,7 +364,7 @@ class RowWriter:
     def _place_in_columns(self, step: int, row: Row) -> None:
         """Put a row below the watermark where it belongs."""
         self.settle()
-        steps = np.array([step], np.uint32)
+        steps = np.array([step], np.int64)
         appended: list[tuple[Column, Any]] = []
         for name, value in row.values().items():
             column = self._columns[name]
@@ -374,7 +395,7 @@ class RowWriter:
         column.cut(position)
         self._publish(sync=True)
         column.cut_files()
-        indices = np.array(steps, np.uint32)
+        indices = np.array(steps, np.int64)
         self._announce([(column, indices)], sync=True)
         column.put(indices, values)
         column.sync()
@@ -459,7 +480,10 @@ class RowWriter:
                 self._entered = 0
             # before the specs are read: what a batch announces from now on needs another manifest
             self._stale = False
-            for column in islice(self._columns.values(), self._entered, None):
+            columns = list(islice(self._columns.values(), self._entered, None))
+            if not self._entered:
+                columns.sort(key=lambda column: not column.wide)  # see _manifest.dump
+            for column in columns:
                 if self._entries:
                     self._entries += b", "
                 self._entries += _manifest.entry(column.name, column.spec())
@@ -562,6 +586,12 @@ class RowWriter:
     def _compact(self, rows: list[tuple[int, Row]]) -> None:
         """Append rows, ordered by step, to their columns. Runs again from where a failure stopped it."""
         pieces = by_column(rows)
+        self._move(pieces, sync=True)
+        # the log that holds these rows goes next: they must be as safe without it
+        unsynced, self._unsynced = self._unsynced, set()
+        _fs.sync_files(path for column in {*pieces, *unsynced} for path in column.files())
+
+    def _move(self, pieces: dict[Column, Piece], *, sync: bool) -> None:
         todo: list[tuple[Column, np.ndarray[Any, Any], Any]] = []
         for column, (steps, values) in pieces.items():
             new = int(np.searchsorted(steps, column.last, "right")) if column.last >= 0 else 0
@@ -569,12 +599,9 @@ class RowWriter:
                 todo.append((column, steps, values))
             elif new < len(steps):
                 todo.append((column, steps[new:], values[new:]))
-        self._announce([(column, steps) for column, steps, _ in todo], sync=True)
+        self._announce([(column, steps) for column, steps, _ in todo], sync=sync)
         for column, steps, values in todo:
             column.put(steps, values)
-        # the log that holds these rows goes next: they must be as safe without it
-        unsynced, self._unsynced = self._unsynced, set()
-        _fs.sync_files(path for column in {*pieces, *unsynced} for path in column.files())
 
     # ---- config, the end --------------------------------------------------------------------------
 
@@ -624,43 +651,68 @@ class RowWriter:
         config = None
         if config_overrides is not None:
             config = _config.merged((self.root / CONFIG).read_bytes(), config_overrides, self.run)
-        self.drain()
-        self._log.close()
-        self._log.rewrite([])
-        columns = self._columns
-        endings = {name: column.ending(optimize=optimize) for name, column in columns.items()}
-        specs = {name: ending.spec() for name, ending in endings.items()}
-        manifest = _manifest.dump(specs, run_rows=max((column.rows for column in columns.values()), default=0))
         if zip:
-            # the folder stays as it is, a run that can be gone on with, until the archive takes its place
-            members: dict[str, _packing.Content | None] = {MANIFEST: partial(bytes, manifest)}
+            self._finish_as_archive(optimize, config)
+        else:
+            self._finish_as_folder(optimize, config)
+
+    def _finish_as_archive(self, optimize: bool, config: bytes | None) -> None:
+        """Make an archive, which takes the folder's place when it is complete.
+
+        Until then the folder is a run that can be gone on with, its last rows in the hot log. So nothing in it has
+        to be synced, or even to be there: a column that has no file yet goes to the archive only.
+        """
+        self.settle()
+        pieces = by_column(sorted(self._rows.items(), key=lambda item: item[0]))
+        try:
+            self._move({column: piece for column, piece in pieces.items() if column.rows}, sync=False)
+            fresh = {column.name: piece for column, piece in pieces.items() if not column.rows}
+            columns = self._columns.items()
+            endings = {name: column.ending(fresh.get(name), optimize=optimize) for name, column in columns}
+            members: dict[str, _packing.Content | None] = {
+                MANIFEST: partial(bytes, _ended(endings)),
+                HOT: None,
+                HOT_COMPACTING: None,
+            }
             if config is not None:
                 members[CONFIG] = partial(bytes, config)
             for ending in endings.values():
                 members.update(ending.files)
                 members.update(dict.fromkeys(ending.obsolete))
-            try:
-                _packing.pack(self.run_root, members)
-            finally:
-                if (self.run_root / ARCHIVE).exists():
-                    self._end(endings)
-        else:
-            _fs.sync_files(path for column in self._unsynced for path in column.files())
-            new = {self.root / file: content for ending in endings.values() for file, content in ending.files.items()}
-            for path, content in new.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _fs.replace_file(path, content(), sync=False)
-            _fs.sync_files([*new, *{path.parent for path in new}])
-            # one manifest for all of it: before, readers find the old files; after, the new ones
-            _fs.replace_file(self.root / MANIFEST, manifest)
-            self._end(endings)
-            _recovery.remove_leftovers(self.root, columns)
-            if config is not None:
-                _fs.replace_file(self.root / CONFIG, config)
+            self._log.close()
+            _recovery.remove_leftovers(self.root, self._columns)
+            _packing.pack(self.run_root, members)
+        except BaseException:
+            if (self.run_root / ARCHIVE).exists():
+                self._end()
+            else:
+                # some columns have their last rows now, so all must, before other rows come
+                with contextlib.suppress(OSError):
+                    self.drain()
+            raise
+        self._end()
 
-    def _end(self, endings: dict[str, Ending]) -> None:
+    def _finish_as_folder(self, optimize: bool, config: bytes | None) -> None:
+        self.drain()
+        self._log.close()
+        self._log.rewrite([])
+        endings = {name: column.ending(optimize=optimize) for name, column in self._columns.items()}
+        new = {self.root / file: content for ending in endings.values() for file, content in ending.files.items()}
+        for path, content in new.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _fs.replace_file(path, content(), sync=False)
+        directories = {path.parent for path in new}
+        _fs.sync_files([*new, *directories, *(path for column in self._unsynced for path in column.files())])
+        # one manifest for all of it: before, readers find the old files; after, the new ones
+        _fs.replace_file(self.root / MANIFEST, _ended(endings))
         for name, ending in endings.items():
             self._columns[name].end(ending)
+        _recovery.remove_leftovers(self.root, self._columns)
+        if config is not None:
+            _fs.replace_file(self.root / CONFIG, config)
+        self._end()
+
+    def _end(self) -> None:
         self._finished = True
         self._lock.release()
 
@@ -710,6 +762,7 @@ class _Batch(threading.Thread):
         writer = self._writer
         if writer is None:
             return
+        time.sleep(0)  # whoever began this waits for a sign of life, and would not get the interpreter for a while
         try:
             writer._compact(self.rows)
             writer._log.drop_compacting()
@@ -722,6 +775,12 @@ class _Batch(threading.Thread):
 def _holds(stored: tuple[Any, ...], values: tuple[Any, ...], rounds: bool) -> bool:
     """Tell whether columns hold numbers as they should: exactly, where NaN is NaN, or rounded if that was asked."""
     return all(s == v or v != v or (rounds and type(v) is float) for s, v in zip(stored, values, strict=True))
+
+
+def _ended(endings: dict[str, Ending]) -> bytes:
+    """Return the manifest of a finished run."""
+    specs = {name: ending.spec() for name, ending in endings.items()}
+    return _manifest.dump(specs, run_rows=max((ending.rows for ending in endings.values()), default=0))
 
 
 def exists(run_root: Path) -> bool:

@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run benchmarks; return 1 if a target was missed or a benchmark failed."""
     parser = argparse.ArgumentParser("python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="those whose name contains one of these")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="only those named like this")
     parser.add_argument("--quick", action="store_true", help="smaller sizes: less than a minute, and less certain")
     parser.add_argument("--list", action="store_true", help="say what there is")
     options = parser.parse_args(arguments)
@@ -70,7 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name}: {took[name]} s", file=sys.stderr, flush=True)
     machine["load at the end"] = [round(load, 2) for load in os.getloadavg()]
     print(table(bench.rows))
-    print(f"{sum(took.values()):.0f} s; load average {machine['load'][0]} before, {machine['load at the end'][0]} after")
+    before, after = machine["load"][0], machine["load at the end"][0]
+    print(f"{sum(took.values()):.0f} s; load average {before} before, {after} after")
     if options.json:
         results = {"machine": machine, "seconds": took, "rows": [row.plain() for row in bench.rows]}
         options.json.write_text(json.dumps(results, indent=1))

@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -55,6 +56,20 @@ class Side:
         if "crash" in answer:
             raise RuntimeError(answer["crash"])
         return answer
+
+    def once(self, limit: float) -> dict[str, Any]:
+        """Send ``once``; after ``limit`` seconds end the process, and return the limit as the time."""
+        timer = threading.Timer(limit, self._process.kill)
+        timer.start()
+        begin = time.perf_counter()
+        try:
+            return {**self.do("once"), "stopped": False}
+        except RuntimeError:
+            if time.perf_counter() - begin < limit:
+                raise
+            return {"s": limit, "cpu": limit, "peak_kib": 0, "stopped": True}
+        finally:
+            timer.cancel()
 
     def end(self) -> None:
         """End the process, whatever it is doing."""
@@ -186,7 +201,10 @@ def table(rows: Iterable[Row]) -> str:
     right = (1, 3, 4)
     return "\n".join(
         "  ".join(
-            [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths))]
+            [
+                cell.rjust(width) if i in right else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(line[:-1], widths, strict=True))
+            ]
             + [line[-1]]
         ).rstrip()
         for line in lines
@@ -224,7 +242,7 @@ class Latency:
 
     def per_line(self, figures: list[float] | list[int]) -> float:
         """Return a figure of whole repetitions, by line."""
-        return statistics.median(f / len(chunk) for f, chunk in zip(figures, self.chunks))
+        return statistics.median(f / len(chunk) for f, chunk in zip(figures, self.chunks, strict=True))
 
     def plain(self) -> dict[str, float]:
         """Return the figures as JSON data; the extremes are those of all repetitions together."""
@@ -296,23 +314,31 @@ class Bench:
         """
         found = {name: Latency() for name in sides}
         for side, count in sides.values():
-            side.do("calls", count=max(count * warm // 100, 1))
+            if warm:
+                side.do("calls", count=max(count * warm // 100, 1))
         for _ in range(repeats or self.repeats):
             for name, (side, count) in sides.items():
                 found[name].add(side.do("calls", count=count))
         return found
 
     def timed(
-        self, make: dict[str, Callable[[], Side]], *, repeats: int | None = None, patience: float = 20.0
+        self,
+        make: dict[str, Callable[[], Side]],
+        *,
+        repeats: int | None = None,
+        patience: float = 20.0,
+        limit: float = 60.0,
     ) -> dict[str, dict[str, float]]:
         """Let sides take turns at one long operation, each time in a fresh process.
 
         Args:
             make: starts a side with its subject open.
             repeats: turns; a side that has taken ``patience`` seconds has no more of them.
+            limit: seconds after which an operation is stopped; that it took so long is all that is known then.
 
         Returns:
-            by side: medians of ``s`` and ``peak_mb``, and how many ``turns`` there were.
+            by side: medians of ``s``, ``cpu_s`` and ``peak_mb``, how many ``turns`` there were, and whether it was
+            ``stopped``.
         """
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in make}
         for _ in range(repeats or self.repeats):
@@ -320,7 +346,7 @@ class Bench:
                 if sum(turn["s"] for turn in found[name]) >= patience:
                     continue
                 with start() as side:
-                    found[name].append(side.do("once"))
+                    found[name].append(side.once(limit))
         return {name: _medians(turns) for name, turns in found.items()}
 
     def wall(self, commands: dict[str, Callable[[int], list[str]]], *, repeats: int | None = None) -> dict[str, float]:
@@ -340,6 +366,7 @@ def _medians(turns: list[dict[str, Any]]) -> dict[str, float]:
         "cpu_s": statistics.median(turn["cpu"] for turn in turns),
         "peak_mb": statistics.median(turn["peak_kib"] for turn in turns) * 1024 / 1e6,
         "turns": len(turns),
+        "stopped": any(turn["stopped"] for turn in turns),
     }
 
 

@@ -14,7 +14,14 @@ Steps = Literal["segment", "open", "file"]
 
 
 def long_run(
-    root: Path, rows: int, steps: Steps, *, jsonl: bool = True, integers: bool = True, floats: int = 8, zip: bool = False
+    root: Path,
+    rows: int,
+    steps: Steps,
+    *,
+    jsonl: bool = True,
+    integers: bool = True,
+    floats: int = 8,
+    zip: bool = False,
 ) -> Path:
     """Make a run with ``rows`` rows of floats, a rising integer, and JSON.
 
@@ -58,12 +65,14 @@ def live_run(root: Path, metrics: int, hot_rows: int) -> Path:
     """Make a run whose rows are all in the hot log."""
     folder = root / "plattli"
     folder.mkdir(parents=True)
-    names = [f"detail/metric-{i}" for i in range(metrics)]
     values = np.random.default_rng(1).random((hot_rows, metrics), np.float32).astype(float).tolist()
     with (folder / "hot.jsonl").open("w") as log:
         for step, row in enumerate(values):
-            log.write(json.dumps({"step": step, **dict(zip(names, row))}, separators=(",", ":")) + "\n")
-    manifest: dict[str, Any] = {name: {"indices": [], "dtype": "f32"} for name in names}
+            named = {f"detail/metric-{i}": value for i, value in enumerate(row)}
+            log.write(json.dumps({"step": step, **named}, separators=(",", ":")) + "\n")
+    manifest: dict[str, Any] = {
+        f"detail/metric-{i}": {"indices": [], "dtype": "f32"} for i in range(metrics)
+    }
     return _publish(root, {**manifest, "when_exported": "2026-01-03T12:34:56Z"}, zip=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 import sys
 import zipfile
 from collections.abc import Callable
@@ -35,7 +36,7 @@ def _compare(
     target: Target | None = _NOT_SLOWER,
     *,
     template: Path | None = None,
-    patience: float = 15.0,
+    patience: float = 10.0,
 ) -> None:
     """Time one long operation in fresh processes, each with a run of its own if it changes the run."""
     with bench.folder() as folder:
@@ -56,7 +57,9 @@ def _compare(
         found = bench.timed({"ours": make(None), "peer": make(bench.reference)}, patience=patience)
     ours, peer = found["ours"], found["peer"]
     note = f"peak +{ours['peak_mb']:.1f} MB, reference +{peer['peak_mb']:.1f} MB"
-    if peer["turns"] < bench.repeats:
+    if peer["stopped"]:
+        note = f"peak +{ours['peak_mb']:.1f} MB; reference stopped after {peer['s']:.0f} s: the ratio is a bound"
+    elif peer["turns"] < bench.repeats:
         note += f"; reference measured {peer['turns']} x"
     bench.add(Row(f"format/{name}", ours["s"], "s", "reference", peer["s"], target, note, more=found))
 
@@ -79,15 +82,22 @@ def _read(
     against = "reference" if peer is None else peer[0]
     other = (bench.reference, subject, given) if peer is None else (None, peer[0], peer[1])
     with _open(None, subject, given) as ours, _open(*other) as theirs:
-        peaks = [side.do("once")["peak_kib"] * 1024 / 1e6 for side in (ours, theirs)]
-        found = bench.interleaved({"ours": (ours, calls), "peer": (theirs, calls)}, warm=1)
-        said = [side.do("ask", method="said", arguments={})["answer"] for side in (ours, theirs)]
-        for side in (ours, theirs):
+        sides = {"ours": ours, "peer": theirs}
+        first = {key: side.do("once") for key, side in sides.items()}
+        if calls == 1:  # it may take seconds: a few times will do
+            turns = [{key: side.do("once")["s"] for key, side in sides.items()} for _ in range(2)]
+            one, two = (statistics.median([first[key]["s"], *(turn[key] for turn in turns)]) * 1e3 for key in sides)
+            more: dict[str, Any] = {}
+        else:
+            found = bench.interleaved({key: (side, calls) for key, side in sides.items()}, warm=0)
+            one, two = (found[key].p50 / 1e3 for key in sides)
+            more = {f"{key}_latency": latency.plain() for key, latency in found.items()}
+        said = [side.do("ask", method="said", arguments={})["answer"] for side in sides.values()]
+        for side in sides.values():
             side.do("close")
-    one, two = found["ours"], found["peer"]
+    peaks = [first[key]["peak_kib"] * 1024 / 1e6 for key in sides]
     note = f"peak +{peaks[0]:.1f} MB, {against} +{peaks[1]:.1f} MB"
-    more = {"ours_latency": one.plain(), "peer_latency": two.plain(), "peak_mb": peaks}
-    row = Row(f"format/{name}", one.p50 / 1e3, "ms", against, two.p50 / 1e3, target, note, more=more)
+    row = Row(f"format/{name}", one, "ms", against, two, target, note, more={**more, "peak_mb": peaks})
     if said[0] != said[1]:
         row.note, row.passed = "the answers differ", False
     bench.add(row)
@@ -98,8 +108,8 @@ def finish(bench: Bench) -> None:
     metrics = bench.size(5_000, 500)
     arguments = {"metrics": metrics, "rows": 3, "value": 1}
     # quick is less than the reference's quadratic cost needs to show
-    _compare(bench, f"finish {metrics:,} integer metrics", "Finish", arguments, Target(faster=50.0 if not bench.quick else 1.0),
-             patience=5.0)  # fmt: skip
+    target = Target(faster=5.0 if bench.quick else 50.0)
+    _compare(bench, f"finish {metrics:,} integer metrics", "Finish", arguments, target, patience=5.0)
     metrics = bench.size(2_000, 500)
     _compare(bench, f"finish {metrics:,} float metrics", "Finish", {"metrics": metrics, "rows": 3, "value": 0.5})
 
@@ -120,10 +130,9 @@ def live(bench: Bench) -> None:
         one = {"name": "detail/metric-7"}
         target = Target(faster=30.0)
         _read(bench, f"{name}, one metric", root, "metric", one, target, calls=1)
-        _read(bench, f"{name}, metrics()", root, "metrics", {}, calls=1)
         _read(bench, f"{name}, exclude_hot", root, "metric", one, exclude_hot=True)
         step = {"step": 200}
-        _compare(bench, f"{name}, reopen", "Reopen", step, template=root, patience=10.0)
+        _compare(bench, f"{name}, reopen", "Reopen", step, template=root, patience=6.0)
 
 
 def jsonl(bench: Bench) -> None:
@@ -136,15 +145,14 @@ def jsonl(bench: Bench) -> None:
             name = f"{rows:,} rows of JSON ({steps})"
             _read(bench, f"{name}, idx=-1", root, "metric", {"name": "json", "idx": -1}, last, calls=1)
         for method, arguments in {
-            "rows": {"name": "json"},
             "metric": {"name": "json"},
             "metric_values": {"name": "json", "istart": -1000},
-            "metric_indices": {"name": "json", "start": rows // 2, "stop": rows // 2 + 999},
         }.items():
             what = ", ".join(f"{key}={value}" for key, value in arguments.items() if key != "name")
             _read(bench, f"{name}, {method}({what})", root, method, arguments, calls=1)
         archive = _runs.long_run(folder / "zip", rows, "segment", floats=0, integers=False, zip=True)
-        _read(bench, f"{rows:,} rows of JSON (zip), idx=-1", archive, "metric", {"name": "json", "idx": -1}, last, calls=1)
+        name = f"{rows:,} rows of JSON (zip)"
+        _read(bench, f"{name}, idx=-1", archive, "metric", {"name": "json", "idx": -1}, last, calls=1)
 
 
 def reopen(bench: Bench) -> None:
@@ -189,7 +197,8 @@ def numbers(bench: Bench) -> None:
                 _read(bench, f"{name}, 1000 steps", root, "metric", {"name": "float-0", **middle})
                 _read(bench, f"{name}, rows()", root, "rows", {"name": "float-0"})
                 _read(bench, f"{name}, all of i64", root, "metric", {"name": "count"})
-                _read(bench, f"{name}, range of values", root, "metric", {"name": "count", "vstart": 3000, "vstop": 6000})
+                between = {"name": "count", "vstart": 3000, "vstop": 6000}
+                _read(bench, f"{name}, range of values", root, "metric", between)
                 _read(bench, f"{name}, table of 3", root, "table", {"names": ["float-0", "float-1", "count"]}, calls=4)
 
 

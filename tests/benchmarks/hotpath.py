@@ -130,7 +130,8 @@ def trackers(bench: Bench) -> None:
                     f"{name} {peer}", more=_more(ours, **{name: peer}))
             )  # fmt: skip
         for name in sorted(_TRACKERS.keys() - installed.keys()):
-            bench.add(Row(f"hotpath/trackers, {metrics} metrics, p50", ours.p50, "us", name, None, None, "not installed"))
+            row = f"hotpath/trackers, {metrics} metrics, p50"
+            bench.add(Row(row, ours.p50, "us", name, note="not installed"))
 
 
 def syscalls(bench: Bench) -> None:
@@ -143,14 +144,14 @@ def syscalls(bench: Bench) -> None:
     with bench.folder() as folder:
         for subject in ("Plattli", "Reference"):
             # the difference of a short and a long run is what the lines themselves cost
-            few, many = (_traced(bench, subject, folder / f"{subject}-{n}", n) for n in (lines // 4, lines + lines // 4))
+            runs = lines // 4, lines + lines // 4
+            few, many = (_traced(bench, subject, folder / f"{subject}-{n}", n) for n in runs)
             counts[subject] = {call: (many.get(call, 0) - few.get(call, 0)) / lines for call in {*few, *many}}
     ours, peer = (sum(calls.values()) for calls in counts.values())
     most = sorted(counts["Plattli"].items(), key=lambda item: -item[1])[:5]
     note = ", ".join(f"{call} {number:.2f}" for call, number in most)
-    bench.add(
-        Row("hotpath/system calls per line, 10 metrics", ours, "", "reference", peer, None, note, more={"calls": counts})
-    )
+    name = "hotpath/system calls per line, 10 metrics"
+    bench.add(Row(name, ours, "", "reference", peer, None, note, more={"calls": counts}))
 
 
 def _traced(bench: Bench, subject: str, folder: Path, lines: int) -> dict[str, int]:

@@ -32,7 +32,8 @@ def steps(bench: Bench) -> None:
     worst, over = slow["worst"], slow["over_5_ms"]
     name = f"scale/{total:,} steps x 10"
     causes = "; ".join(
-        f"{w['ms']:.1f} ms ({w['no_core_ms']:.1f} without a core, {w['cpu_ms']:.1f} computing): {w['ran']}" for w in worst
+        f"{w['ms']:.1f} ms ({w['no_core_ms']:.1f} without a core, {w['cpu_ms']:.1f} computing): {w['ran']}"
+        for w in worst
     )
     bench.add(
         Row(f"{name}, last line", old, "us", "line 1,000", young, Target(within=1.2)),
@@ -55,8 +56,8 @@ def width(bench: Bench) -> None:
             turns = {"5000": (running["5000"], calls // 10), "100": (running["100"], calls)}
             wide, narrow = bench.interleaved(turns, warm=10).values()
     bench.add(
-        Row("scale/5,000 metrics per call, p50", wide.p50, "us", "50 x 100 metrics", 50 * narrow.p50, Target(within=1.2),
-            str(wide), more={"ours_latency": wide.plain()}),
+        Row("scale/5,000 metrics per call, p50", wide.p50, "us", "50 x 100 metrics", 50 * narrow.p50,
+            Target(within=1.2), str(wide), more={"ours_latency": wide.plain()}),
     )  # fmt: skip
 
 

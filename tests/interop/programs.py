@@ -7,6 +7,7 @@ What the two implementations do differently on purpose does not occur in them:
 - no float16: ours stores f32, the reference JSON;
 - no list as a JSON value itself (inside one, yes): the reference's Reader joins lists of one length to a
   2-D array;
+- no step above 2**32 - 1, beyond which the reference cannot go;
 - no two names that need one path: ours refuses them before anything happens.
 """
 
@@ -76,7 +77,7 @@ METRICS = {
 }
 ANYTHING = st.one_of(INTS, FLOATS, NUMPY_INTS, NUMPY_FLOATS, DATA, ODD)
 BAD_NAMES = ["", "step", "hot", "a//b", "/a", "../a", "a\\b", "C:x"]
-BAD_STEPS = ["-1", "2**32", "True", "1.0", "'3'", "None", "np.bool_(1)"]
+BAD_STEPS = ["-1", "2**63", "True", "1.0", "'3'", "None", "np.bool_(1)"]
 CONFIGS = st.sampled_from(
     ["'config.json'", "'config.json'", "None", "'elsewhere.json'", "'missing.json'", "{}",
      "{'lr': 0.1, 'é': [nan, None]}", "[1, 2]", "3", "{1: 2}", "object()"]
@@ -130,7 +131,7 @@ class Program:
 def programs(draw: st.DrawFn) -> Program:
     """Draw a program; steps are tracked so that they rise within each lifetime."""
     lifetimes: list[Lifetime] = []
-    step = draw(st.sampled_from([0, 0, 0, 0, 9, MAX_STEP - 9]))
+    step = draw(st.sampled_from([0, 0, 0, 0, 9, MAX_STEP - 10_000]))  # more than a program can go
     for number in range(draw(st.integers(1, 4))):
         if number:
             step = min(draw(st.just(step) | st.integers(0, step) | st.integers(step, step + 30)), MAX_STEP)

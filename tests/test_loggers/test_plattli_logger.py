@@ -288,7 +288,7 @@ def test_bad_values_do_not_cost_their_siblings(run: Path) -> None:
     assert stored(run) == {"train/joined": {1: 1.0}, "train/first": {2: 0.5, 3: 1.5}, "train/last": {2: 7, 3: 8}}
 
 
-NO_STEPS = [7.5, True, -1, "7", 2**32, 2**64, math.nan, math.inf, None, np.array([1, 2]), np.bool_(1)]
+NO_STEPS = [7.5, True, -1, "7", 2**63, 2**64, math.nan, math.inf, None, np.array([1, 2]), np.bool_(1)]
 
 
 @pytest.mark.parametrize("step", NO_STEPS)
@@ -325,16 +325,16 @@ def test_a_context_that_is_none_is_refused_before_anything_is_written(run: Path,
 
 
 def test_steps_up_to_the_last(run: Path) -> None:
-    """Integral floats, NumPy and 0-d integers are steps; 2**32 - 1 is the last."""
+    """Integral floats, NumPy and 0-d integers are steps; 2**63 - 1 is the last."""
     lgr = plain_logger(run, hotsize=2)
     for step in (7.0, np.int64(8), np.array(9), np.float32(10), 2**31, 2**32 - 2, 2**32 - 1):
         lgr.log_metrics({"a": 1}, step=step)  # type: ignore[arg-type]
-    lgr.log_metrics({"b": 1}, step=2**32 - 1, context="validate")
+    lgr.log_metrics({"b": 1}, step=2**63 - 1, context="validate")
     lgr.finish("completed")
 
     found = stored(run)
     assert list(found["train/a"]) == [7, 8, 9, 10, 2**31, 2**32 - 2, 2**32 - 1]
-    assert found["validate/b"] == {2**32 - 1: 1}
+    assert found["validate/b"] == {2**63 - 1: 1}
 
 
 ODD_NAMES = [

@@ -92,6 +92,8 @@ EXPECTED: dict[str, list[Brief]] = {
         ("warning", "uncovered-values", "t.plattli/j.jsonl", 27),
         ("warning", "uncovered-values", "t.plattli/n.i64", 24),
     ],
+    "names_dir": [("note", "portable", MANIFEST, None)] * 2,
+    "names_live": [("note", "portable", MANIFEST, None)] * 2,
     "truncated_jsonl_corrupt_middle": [
         ("error", "bad-line", "plattli/j.jsonl", 8),
         ("warning", "missing-values", "plattli/j.indices", 12),

@@ -258,8 +258,9 @@ def test_empty_log(tmp_path: Path) -> None:
         ('{"step": true}\n', 1, "needs an integer step, got True"),
         ('{"step": 1.0}\n', 1, "needs an integer step, got 1.0"),
         ('{"step": "7"}\n', 1, "needs an integer step, got '7'"),
-        ('{"step": -1}\n', 1, "needs a step in 0 .. 4294967295 (uint32), got -1"),
-        ('{"step": 4294967296}\n', 1, "needs a step in 0 .. 4294967295 (uint32), got 4294967296"),
+        ('{"step": -1}\n', 1, "needs a step in 0 .. 9223372036854775807 (2**63 - 1), got -1"),
+        ('{"step": 9223372036854775808}\n', 1, "needs a step in 0 .. 9223372036854775807 (2**63 - 1), got "
+         "9223372036854775808"),
         ('{"step": 0}\n{"x": 1}\n', 2, "has no step, and those before it had one"),
         ('{"x": 1}\n{"step": 5}\n', 2, "has a step, and those before it had none"),
         ('{"step": 5}\n{"step": 5}\n', 2, "has step 5 after 5, and steps must increase"),
@@ -289,13 +290,13 @@ def test_names_the_format_forbids(tmp_path: Path, name: str) -> None:
 
 def test_steps(tmp_path: Path) -> None:
     """Steps come from the rows, up to the last that the format has; null is none."""
-    explicit = make_log(tmp_path / "a", [{"step": 3, "x": 1}, {"y": 1, "step": 2**32 - 1, "x": 2}])
+    explicit = make_log(tmp_path / "a", [{"step": 3, "x": 1}, {"y": 1, "step": 2**63 - 1, "x": 2}])
     implicit = make_log(tmp_path / "b", [{"x": 1}, {}, {"step": None, "x": 2}])
 
     columns = read_log(explicit / "metrics.jsonl").columns
     assert {name: column.steps.tolist() for name, column in columns.items()} == {
-        "x": [3, 2**32 - 1],
-        "y": [2**32 - 1],
+        "x": [3, 2**63 - 1],
+        "y": [2**63 - 1],
     }
     assert read_log(implicit / "metrics.jsonl").columns["x"].steps.tolist() == [0, 2]
 

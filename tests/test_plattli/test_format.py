@@ -80,6 +80,8 @@ def test_files_of_a_metric():
     assert _format.value_file("a/b", "f32") == "a/b.f32"
     assert _format.value_file("a.b", "jsonl") == "a.b.jsonl"
     assert _format.indices_file("a/b") == "a/b.indices"
+    assert _format.indices_file("a/b", wide=True) == "a/b.steps64"
+    assert len(_format.WIDE_INDICES_FILE) <= len(_format.INDICES_FILE), "a name that fits must fit for good"
 
 
 def test_json_spelling():

@@ -68,7 +68,7 @@ def test_a_last_line_needs_no_newline(tmp_path):
 
 @pytest.mark.parametrize(
     "bad",
-    ["{", "", "5", "[]", '{"a":1}', '{"step":-1}', '{"step":4294967296}', '{"step":null}', '{"step":"x"}'],
+    ["{", "", "5", "[]", '{"a":1}', '{"step":-1}', '{"step":9223372036854775808}', '{"step":null}', '{"step":"x"}'],
 )
 def test_bad_lines(tmp_path, bad):
     """Any other line that is no row is an error that says where."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plattli import _indices
-from plattli._format import MAX_STEP
+from plattli._format import MAX_NARROW_STEP, MAX_STEP
 from plattli._indices import Segment
 from plattli.errors import CorruptRunError
 
@@ -218,12 +218,13 @@ def test_fit_is_a_whole_column_at_once(steps):
         ([], None),
         ([1, 1], None),
         ([2, 1], None),
+        ([0, MAX_NARROW_STEP], [(0, 2 * MAX_NARROW_STEP, MAX_NARROW_STEP)]),
         ([0, MAX_STEP], [(0, 2 * MAX_STEP, MAX_STEP)]),
     ],
 )
 def test_fit_examples(steps, expected):
     """Known columns, among them those that have no segments."""
-    assert _indices.fit(np.array(steps, np.uint32)) == expected
+    assert _indices.fit(np.array(steps, np.int64)) == expected
 
 
 @pytest.mark.parametrize(
@@ -273,6 +274,11 @@ def test_parse_other_spellings():
         [{"start": 0, "stop": 5, "step": 1}, {"start": 4, "stop": 10, "step": 1}],
         [{"start": 0, "stop": 2**32 + 1, "step": 1}],
         [{"start": 2**32, "step": 1}],
+        {"u64": 3},
+        {"u64": {"u64": "indices"}},
+        {"u64": "indices", "note": 1},
+        {"u64": [{"start": 0, "stop": 2**63 + 1, "step": 1}]},
+        {"u64": [{"start": 2**63, "step": 1}]},
     ],
 )
 def test_parse_refuses_what_breaks_the_rules(spec):
@@ -290,9 +296,33 @@ def test_a_legacy_stop_may_pass_the_next_start():
 
 def test_steps_end_at_the_largest_uint32():
     """A stop above 32 bits is fine, a step is not."""
-    assert _indices.to_array([Segment(MAX_STEP - 3, 2**32 + 2, 3)], 2).tolist() == [MAX_STEP - 3, MAX_STEP]
+    last = MAX_NARROW_STEP
+    assert _indices.to_array([Segment(last - 3, 2**32 + 2, 3)], 2).tolist() == [last - 3, last]
     with pytest.raises(CorruptRunError, match="above"):
-        _indices.to_array([Segment(MAX_STEP - 3, None, 3)], 3)
+        _indices.to_array([Segment(last - 3, None, 3)], 3)
+
+
+def test_wide_steps_end_at_the_largest_int64():
+    """Their arithmetic neither wraps nor rounds, though their stops and strides may be beyond int64."""
+    segments = [Segment(0, 2 * MAX_STEP - 2, MAX_STEP - 1), Segment(MAX_STEP, 3 * MAX_STEP, 2 * MAX_STEP)]
+
+    for first in range(3):
+        steps = _indices.to_array(segments, 3, first, wide=True)
+        assert steps.dtype == np.uint64
+        assert steps.tolist() == [0, MAX_STEP - 1, MAX_STEP][first:]
+    assert _indices.positions(segments, 3, np.uint64(MAX_STEP - 1), MAX_STEP) == (1, 3)
+    assert _indices.positions(segments, 3, MAX_STEP, None) == (2, 3)
+    with pytest.raises(CorruptRunError, match="above"):
+        _indices.to_array([Segment(MAX_STEP - 3, None, 3)], 3, wide=True)
+
+
+def test_wide_spellings():
+    """The same words inside an object, which no release without such steps takes for anything."""
+    segments = [Segment(1, 2**40, 2)]
+    for spec in (None, [], segments):
+        assert not _indices.is_wide(_indices.spell(spec, wide=False))
+        assert _indices.is_wide(_indices.spell(spec, wide=True))
+        assert _indices.parse(_indices.spell(spec, wide=True), "loss", "run") == spec
 
 
 def test_rows_that_do_not_exist():

@@ -18,6 +18,7 @@ class Bytes:
     """Bytes as a blob."""
 
     def __init__(self, data):
+        self.file = None
         self.size = len(data)
         self.data = data
 
