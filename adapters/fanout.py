@@ -38,6 +38,7 @@ from loggers.verbs import (
     logger_info,
     run_id,
     run_url,
+    verb_of,
 )
 
 #: How often a follower process is started again after it died (not: after its backend failed).
@@ -105,12 +106,15 @@ class TeeLogger:
         self._pid = os.getpid()
         self._started = False
         self._finished = False
+        #: what happened to replicas and the caller has not been told yet
+        self._news: list[str] = []
         self._replicas: list[_Replica] = []
         for number, other in enumerate((o for o in others if o is not None), 1):
             check_logger(other)
-            self._replicas.append(_replica(other, f"{number}-{type(other).__name__}", poll))
+            self._replicas.append(_replica(other, f"{number}-{type(other).__name__}", poll, self._news))
         #: the replicas that are called in turn; a tuple that is replaced when one falls behind
         self._inline = tuple(r for r in self._replicas if isinstance(r, _Inline))
+        self._log_primary = verb_of(primary, "log_metrics")
 
     # ---- the verbs --------------------------------------------------------------------------------
 
@@ -125,20 +129,26 @@ class TeeLogger:
     ) -> None:
         """Log one line; see :meth:`loggers.contract.Logger.log_metrics`. Raises what the primary raises."""
         values, problems = plain(metrics)
-        axes.setdefault("walltime", time.time())
+        if "walltime" not in axes:
+            axes["walltime"] = time.time()  # one line has one time, wherever it goes
         failure: MetricValueError | None = None
         try:
             given = values
             if problems:  # what could not be converted goes along, so that the error names it
                 given = {**values, **{name: metrics[name] for name in problems if name in metrics}}
-            log_metrics(self._primary, given, step=step, epoch=epoch, context=context, **axes)
+            self._log_primary(given, step=step, epoch=epoch, context=context, **axes)
         except MetricValueError as error:
             failure = error  # every good value of the line is stored
         if not self._started:
             self._start()
         for replica in self._inline:
-            replica.call(log_metrics, values, step=step, epoch=epoch, context=context, **axes)
-        if any(replica.notices or replica.broken is not None for replica in self._replicas):
+            # the same as replica.call(), without its cost: this is the hot path
+            try:
+                replica.log_line(values, step=step, epoch=epoch, context=context, **axes)
+                replica.delivered += 1
+            except Exception as error:
+                replica.failed(error, log_metrics, (values,), {"step": step, "epoch": epoch, "context": context})
+        if self._news:
             self._speak()
         if failure is not None:
             raise failure
@@ -303,9 +313,9 @@ class TeeLogger:
             self._replicas[self._replicas.index(broken)] = broken.fall_behind(self._run_path())
         if behind:
             self._inline = tuple(r for r in self._replicas if isinstance(r, _Inline))
-        for replica in self._replicas:
-            while replica.notices:
-                warnings.warn(replica.notices.pop(0), RuntimeWarning, stacklevel=4)
+        while self._news:
+            if message := self._news.pop(0):
+                warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the loggers: a pickled or copied tee writes nothing, like its primary's copy."""
@@ -327,19 +337,20 @@ class _Replica:
 
     where: Literal["inline", "thread", "process"]
 
-    def __init__(self, logger: Any, key: str, poll: float) -> None:
+    def __init__(self, logger: Any, key: str, poll: float, news: list[str]) -> None:
         self.logger = logger
         self.key = key
         self.poll = poll
         self.error: str | None = None
         self.delivered = 0
         self.restarts = 0
-        #: what the caller has not been told yet
-        self.notices: list[str] = []
+        #: the tee's list of what the caller has not been told yet
+        self.news = news
         #: the caller knows that this replica is behind: one warning is enough
         self.told = False
         #: what it raised, if that was the last call of it
         self.broken: Exception | None = None
+        self.log_line = verb_of(logger, "log_metrics")
 
     @property
     def name(self) -> str:
@@ -395,8 +406,8 @@ class _Inline(_Replica):
 
     where = "inline"
 
-    def __init__(self, logger: Any, key: str, poll: float) -> None:
-        super().__init__(logger, key, poll)
+    def __init__(self, logger: Any, key: str, poll: float, news: list[str]) -> None:
+        super().__init__(logger, key, poll, news)
         #: the verb call at which it broke
         self._failed: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
         self._refused: set[str] = set()
@@ -407,16 +418,21 @@ class _Inline(_Replica):
             return
         try:
             verb(self.logger, *args, **kwargs)
-        except MetricValueError as error:
+            self.delivered += 1
+        except Exception as error:
+            self.failed(error, verb, args, kwargs)
+
+    def failed(self, error: Exception, verb: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take note of a verb call that raised."""
+        if isinstance(error, MetricValueError):
             # its siblings are written; the value itself is something this backend cannot show
             if (message := str(error)) not in self._refused and len(self._refused) < 32:
                 self._refused.add(message)
-                self.notices.append(f"{self.name}: {message}")
-        except Exception as error:
+                self.news.append(f"{self.name}: {message}")
+        elif self.broken is None:
             self.broken = error
             self._failed = (verb.__name__, args, kwargs)
-        else:
-            self.delivered += 1
+            self.news.append("")  # the tee has to look at its replicas
 
     def prepare(self, record: Mapping[str, Any] | None) -> None:
         self._known = record is not None
@@ -435,15 +451,14 @@ class _Inline(_Replica):
     def fall_behind(self, run: Path) -> _Thread:
         """Return the follower that goes on in place of this replica."""
         error = self.broken
-        follower = _Thread(self.logger, self.key, self.poll)
+        follower = _Thread(self.logger, self.key, self.poll, self.news)
         follower.error = f"{type(error).__name__}: {error}"
         follower.delivered = self.delivered
         follower.told = True
-        follower.notices = [
-            *self.notices,
+        self.news.append(
             f"{self.name} failed ({follower.error}); a thread goes on with it from what is stored in {run}, "
-            f"and training goes on without waiting for it",
-        ]
+            f"and training goes on without waiting for it"
+        )
         cursor = everything(run)
         if self._failed is not None:
             forget(cursor, *self._failed)
@@ -523,8 +538,8 @@ class _Process(_Replica):
 
     where = "process"
 
-    def __init__(self, logger: Any, key: str, poll: float) -> None:
-        super().__init__(logger, key, poll)
+    def __init__(self, logger: Any, key: str, poll: float, news: list[str]) -> None:
+        super().__init__(logger, key, poll, news)
         try:
             self._recipe = pickle.dumps(logger)
         except Exception as error:
@@ -603,7 +618,7 @@ class _Process(_Replica):
                 return
             self.error = self._state_error() or f"the follower process ended with code {code}"
             if code > 0 or self.restarts >= MAX_RESTARTS:
-                self.notices.append(
+                self.news.append(
                     f"{self.name} could not be reached and is left behind ({self.error}); training goes on. "
                     f"{self._how_to_send()}"
                 )
@@ -679,11 +694,11 @@ class _Process(_Replica):
         return report
 
 
-def _replica(logger: Any, key: str, poll: float) -> _Replica:
+def _replica(logger: Any, key: str, poll: float, news: list[str]) -> _Replica:
     placement = getattr(logger, "placement", "inline")
     if placement not in ("inline", "process"):
         raise ValueError(f"{type(logger).__name__}.placement must be 'inline' or 'process', got {placement!r}")
-    return (_Process if placement == "process" else _Inline)(logger, key, poll)
+    return (_Process if placement == "process" else _Inline)(logger, key, poll, news)
 
 
 __all__ = ["TeeLogger"]

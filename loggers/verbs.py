@@ -61,25 +61,25 @@ def log_metrics(
 ) -> None:
     """Log one line. See :meth:`loggers.contract.Logger.log_metrics`."""
     if lgr is not None:
-        _verb(lgr, "log_metrics")(metrics, step=step, epoch=epoch, context=context, **axes)
+        verb_of(lgr, "log_metrics")(metrics, step=step, epoch=epoch, context=context, **axes)
 
 
 def log_params(lgr: Any, params: Mapping[str, Any]) -> None:
     """Log hyperparameters. See :meth:`loggers.contract.Logger.log_params`."""
     if lgr is not None:
-        _verb(lgr, "log_params")(params)
+        verb_of(lgr, "log_params")(params)
 
 
 def log_tags(lgr: Any, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
     """Tag the run. See :meth:`loggers.contract.Logger.log_tags`."""
     if lgr is not None:
-        _verb(lgr, "log_tags")(tags)
+        verb_of(lgr, "log_tags")(tags)
 
 
 def log_other(lgr: Any, key: str, value: Any) -> None:
     """Log a free-form value. See :meth:`loggers.contract.Logger.log_other`."""
     if lgr is not None:
-        _verb(lgr, "log_other")(key, value)
+        verb_of(lgr, "log_other")(key, value)
 
 
 def log_confusion(
@@ -94,7 +94,7 @@ def log_confusion(
 ) -> None:
     """Log a confusion matrix. See :meth:`loggers.contract.Logger.log_confusion`."""
     if lgr is not None:
-        _verb(lgr, "log_confusion")(
+        verb_of(lgr, "log_confusion")(
             matrix, labels, epoch=epoch, step=step, context=context, name=name
         )
 
@@ -102,7 +102,7 @@ def log_confusion(
 def finish(lgr: Any, status: str) -> None:
     """End the run. See :meth:`loggers.contract.Logger.finish`."""
     if lgr is not None:
-        _verb(lgr, "finish")(status)
+        verb_of(lgr, "finish")(status)
 
 
 def run_id(lgr: Any) -> str | None:
@@ -132,7 +132,7 @@ def reattach(lgr: Any, state: Any) -> None:
     Prefer :func:`loggers.records.resume`, which checks that the state is this logger's.
     """
     if lgr is not None and state is not None:
-        _verb(lgr, "reattach")(state)
+        verb_of(lgr, "reattach")(state)
 
 
 def backend(lgr: Any) -> Any:
@@ -203,7 +203,12 @@ _CALLS: Final[dict[str, tuple[tuple[Any, ...], dict[str, Any]]]] = {
 }
 
 
-def _verb(lgr: Any, verb: str) -> Callable[..., Any]:
+def verb_of(lgr: Any, verb: str) -> Callable[..., Any]:
+    """Return a logger's verb as a function of the verb's arguments, for who calls it many times.
+
+    Raises:
+        MissingVerbError: the logger lacks it.
+    """
     function = _find(lgr, verb)
     if function is None:
         raise MissingVerbError(_lacks(lgr, [verb]))

@@ -28,7 +28,6 @@ import json
 import math
 import struct
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -762,7 +761,6 @@ class _Batch(threading.Thread):
         writer = self._writer
         if writer is None:
             return
-        time.sleep(0)  # whoever began this waits for a sign of life, and would not get the interpreter for a while
         try:
             writer._compact(self.rows)
             writer._log.drop_compacting()
