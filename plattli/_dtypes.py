@@ -73,10 +73,15 @@ def exact_in_f64(value: int) -> bool:
         return False
 
 
-def incoming(value: Any, floats: Floats) -> tuple[str, Any]:
+def incoming(value: Any, floats: Floats, *, unsigned: bool = False) -> tuple[str, Any]:
     """Return the storage code of a new measurement and its value as plain Python.
 
     JSON values are copied through their JSON text, so that later changes to them change nothing.
+
+    Args:
+        value: what the caller logs.
+        floats: how a Python float is stored.
+        unsigned: let a Python integer beyond i64 be a u64; else it is refused.
 
     Raises:
         ShapeError: an array that is not 0-d.
@@ -96,7 +101,7 @@ def incoming(value: Any, floats: Floats) -> tuple[str, Any]:
         return floats, value
     if isinstance(value, int):
         value = int(value)
-        if floats == "exact" and _I64_MAX < value <= _BOUNDS["u64"][1]:
+        if unsigned and _I64_MAX < value <= _BOUNDS["u64"][1]:
             return "u64", value
         return "i64", value
     return JSONL, plain_json(value)

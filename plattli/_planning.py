@@ -60,7 +60,7 @@ def plan(
             if column is None:
                 names.check(name, run)
                 new.check(name, run)
-            code, plain = _dtypes.incoming(value, floats)
+            code, plain = _dtypes.incoming(value, floats, unsigned=promote is not None)
             if column is not None:
                 if column.code == JSONL and code != JSONL:
                     plain = _dtypes.plain_json(plain)

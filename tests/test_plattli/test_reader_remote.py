@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +30,9 @@ from plattli.errors import (
     UnknownMetricError,
 )
 from plattli.runinfo import run_info
+
+# gcsfs, when it is imported, asks for this; else it looks up what kind of bucket it has over gRPC, in TLS
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 MB = 1 << 20
 #: What a read may cost beside its bytes: member headers, and the end of the archive, which is read first.
@@ -275,10 +279,8 @@ class GoogleHandler(FileHandler):
         self.wfile.write(body)
 
 
-def test_gs(server, run, monkeypatch):
+def test_gs(server, run):
     """An object of Google's storage reads as a file does."""
-    # gcsfs asks what kind of bucket it is over gRPC, in TLS; read when it is imported, which is here
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     server.RequestHandlerClass = GoogleHandler
     options = {"token": "anon", "endpoint_url": server.url, "skip_instance_cache": True}
 
