@@ -208,25 +208,30 @@ class RunLock:
             older.lost = "a newer writer in this process took the run over"
         else:
             self._fd = self._acquire()
-        self._sign()
-        RunLock._held[self._key] = self
+        try:
+            self._sign()
+            RunLock._held[self._key] = self
+        except BaseException:
+            self.release()
+            raise
 
     def _acquire(self) -> int:
         deadline = time.monotonic() + _LOCK_PATIENCE_S
         while True:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            if _try_flock(fd, self._path):
-                # the owner before us may have unlinked the file between our open and our lock
-                try:
-                    same = os.stat(self._path).st_ino == os.fstat(fd).st_ino
-                except FileNotFoundError:
-                    same = False
-                if same:
-                    return fd
-                os.close(fd)
-                continue
-            owner = _read_owner(fd)
-            os.close(fd)
+            taken = False
+            try:
+                if _try_flock(fd, self._path):
+                    # the owner before us may have unlinked the file between our open and our lock
+                    with contextlib.suppress(FileNotFoundError):
+                        taken = os.stat(self._path).st_ino == os.fstat(fd).st_ino
+                    if taken:
+                        return fd
+                    continue
+                owner = _read_owner(fd)
+            finally:
+                if not taken:  # a lock that an interrupted call left open would last as long as the process
+                    os.close(fd)
             if time.monotonic() > deadline:
                 raise RunLockedError(
                     f"run {self._key} is being written by {describe_owner(owner)}; stop that process, "

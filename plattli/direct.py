@@ -162,12 +162,12 @@ class _ColumnRows(RowWriter):
         column.newest = step
         self._unsynced.add(column)
 
-    def adopt(self, plan: dict[str, tuple[str, Any]]) -> None:
+    def _adopt(self, plan: dict[str, tuple[str, Any]]) -> None:
         """Register the new metrics of a plan and widen the columns that need it."""
         columns = self._columns
         widened = [columns[name] for name, (code, _) in plan.items() if name in columns and columns[name].code != code]
         self._files.forget(widened)
-        super().adopt(plan)
+        super()._adopt(plan)
 
     def _widen(self, columns: list[Column]) -> None:
         self._files.forget([column for column in columns if not column.wide])

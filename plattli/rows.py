@@ -24,6 +24,8 @@ Steps normally rise. Three things are ordinary too, and cost a little more:
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import json
 import math
 import struct
@@ -35,7 +37,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, ParamSpec, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -64,12 +66,47 @@ from plattli.errors import (
     StepError,
 )
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+#: What a disk says that is full or broken.
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS))
+
 __all__ = ["Json", "RowWriter", "exists"]
 
 IfExists: TypeAlias = Literal["refuse", "append", "replace"]
 
 #: A backlog of this many batches makes ``append`` wait for the disk, so that memory stays bounded.
 _BACKLOG: Final = 10
+
+
+def _guarded(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Make a method notice when one before it, or it itself, ends half-way; see :meth:`RowWriter._mend`."""
+
+    @functools.wraps(call)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        writer: RowWriter = args[0]  # type: ignore[assignment]
+        if writer.lost is not None:
+            writer.refuse()
+        if writer._torn or writer._busy:
+            writer._mend()
+        writer._busy = True
+        try:
+            return call(*args, **kwargs)
+        except (PlattliError, OSError) as error:
+            writer._torn |= not _leaves_all_in_order(error)
+            raise
+        except BaseException:
+            writer._torn = True
+            raise
+        finally:
+            writer._busy = False
+
+    return guarded
+
+
+def _leaves_all_in_order(error: BaseException) -> bool:
+    """Tell an error of ours, or of a disk that takes no more: those leave rows and files as they were."""
+    return not isinstance(error, OSError) or isinstance(error, PlattliError) or error.errno in _FULL
 
 
 class RowWriter:
@@ -120,7 +157,10 @@ class RowWriter:
         self._promote: Promote = promote
         checked = _config.check(config, self.run_root, self.run)
         self._finished = False
-        self._failure: BaseException | None = None
+        #: a call is under way; another one that finds it set comes from a signal's handler
+        self._busy = False
+        #: a call ended half-way: the files count, not what is in memory
+        self._torn = False
         if if_exists == "refuse" and exists(self.run_root):
             raise RunExistsError(f"there is a run already in {self.run_root}")
 
@@ -137,6 +177,18 @@ class RowWriter:
         weakref.finalize(self, _release, self._lock, self._log)
 
     # ---- opening ----------------------------------------------------------------------------------
+
+    def _mend(self) -> None:
+        """Go on after a call that ended half-way: read the run again, as a new writer would."""
+        if self._busy:
+            self._torn = True  # the call in whose middle we are cannot be left as it is
+            raise RunBrokenError(
+                f"run {self.run!r} was called from a signal handler in the middle of another call; let the handler "
+                f"set a flag or raise, and act on it after the call"
+            )
+        self._let_go()
+        self._open("append", lambda name: None)
+        self._torn = False
 
     def _open(self, if_exists: IfExists, cut: Callable[[str], int | None]) -> None:
         _packing.remove_temporaries(self.run_root)
@@ -185,7 +237,7 @@ class RowWriter:
         self._list()
         if taken and min(taken) <= self._watermark:
             # an interrupted insertion: hot rows must lie above all columns
-            self.drain()
+            self._drain()
 
     def _taken(self, row: dict[str, Any]) -> Row:
         for name, value in row.items():
@@ -197,7 +249,7 @@ class RowWriter:
         plan, unfit = self.plan(tuple(odd), tuple(row[name] for name in odd), floats="exact", promote="float")
         if unfit:
             raise next(iter(unfit.values()))
-        self.adopt(plan)
+        self._adopt(plan)
         return self._pack(tuple(row), tuple(plan[name][1] if name in plan else value for name, value in row.items()))
 
     def _holds(self, name: str, value: Any) -> bool:
@@ -245,6 +297,24 @@ class RowWriter:
         """
         if self._lock.lost is not None or self._finished:
             self.refuse()
+        if self._torn or self._busy:
+            self._mend()
+        self._busy = True
+        try:
+            return self._append_row(step, names, values, floats)
+        except (PlattliError, OSError) as error:
+            self._torn |= not _leaves_all_in_order(error)
+            raise
+        except BaseException:
+            # Ctrl-C or a signal's handler, between any two instructions: what is in memory may be half done
+            self._torn = True
+            raise
+        finally:
+            self._busy = False
+
+    def _append_row(
+        self, step: int, names: tuple[str, ...], values: tuple[Any, ...], floats: bool
+    ) -> dict[str, PlattliError]:
         layout = self._layouts.get(names)
         unfit: dict[str, PlattliError] = {}
         if layout is not None and layout.numeric:
@@ -261,12 +331,16 @@ class RowWriter:
             raise StepError(f"step must be in 0 … {MAX_STEP} (2**63 - 1), got {step} (run {self.run!r})")
         plan, unfit = self.plan(names, values, floats=self._floats, promote=self._promote)
         if plan:
-            self.adopt(plan)
-            self.commit(step, {name: value for name, (_, value) in plan.items()})
+            self._adopt(plan)
+            self._commit(step, {name: value for name, (_, value) in plan.items()})
         return unfit
 
+    @_guarded
     def commit(self, step: int, row: dict[str, Any]) -> None:
         """Append a row of values that :meth:`plan` gave and :meth:`adopt` made room for."""
+        self._commit(step, row)
+
+    def _commit(self, step: int, row: dict[str, Any]) -> None:
         if step > MAX_NARROW_STEP:
             self._widen([self._columns[name] for name in row])
         self._list()
@@ -429,11 +503,15 @@ class RowWriter:
             promote=promote,
         )
 
+    @_guarded
     def adopt(self, plan: dict[str, tuple[str, Any]]) -> None:
         """Register the new metrics of a plan and widen the columns that need it.
 
         The manifest may have to wait for the new ones until a row with them is committed.
         """
+        self._adopt(plan)
+
+    def _adopt(self, plan: dict[str, tuple[str, Any]]) -> None:
         widened = False
         obsolete: list[Path] = []
         for name, (code, _) in plan.items():
@@ -569,8 +647,12 @@ class RowWriter:
             ) from batch.error
         self._batch = None
 
+    @_guarded
     def drain(self) -> None:
         """Return when every row accepted so far is in the columns."""
+        self._drain()
+
+    def _drain(self) -> None:
         self.settle()
         if not self._rows:
             return
@@ -618,8 +700,11 @@ class RowWriter:
         """Let go of the run, which stays resumable. Calling it again does nothing."""
         if self._lock.lost is None and not self._finished:
             try:
-                self.settle()
-                self._list()
+                if self._torn or self._busy:
+                    self._let_go()  # all rows are in the logs, and the next writer reads them from there
+                else:
+                    self.settle()
+                    self._list()
             finally:
                 self._log.close()
                 self._lock.release()
@@ -630,6 +715,7 @@ class RowWriter:
             self._batch.wait()
         self._log.close()
 
+    @_guarded
     def finish(
         self, optimize: bool = True, zip: bool = True, config_overrides: dict[str, Any] | None = None
     ) -> None:
@@ -687,12 +773,12 @@ class RowWriter:
             else:
                 # some columns have their last rows now, so all must, before other rows come
                 with contextlib.suppress(OSError):
-                    self.drain()
+                    self._drain()
             raise
         self._end()
 
     def _finish_as_folder(self, optimize: bool, config: bytes | None) -> None:
-        self.drain()
+        self._drain()
         self._log.close()
         self._log.rewrite([])
         endings = {name: column.ending(optimize=optimize) for name, column in self._columns.items()}
