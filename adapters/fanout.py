@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -25,8 +25,8 @@ from adapters.follower import FOLDER, Job, JobFiles, State
 from loggers.contract import JSON
 from loggers.errors import LoggerError, LoggerFinishedError, MetricValueError, RecordError, UndeliveredError
 from loggers.records import checkpoint_record, resume, type_name
-from loggers.replay import Cursor, clip, everything, forget, replay, source_path
-from loggers.values import plain
+from loggers.replay import Cursor, clip, everything, forget, is_written, replay, source_path
+from loggers.values import check_status, plain
 from loggers.verbs import (
     check_logger,
     finish,
@@ -134,8 +134,8 @@ class TeeLogger:
         failure: MetricValueError | None = None
         try:
             given = values
-            if problems:  # what could not be converted goes along, so that the error names it
-                given = {**values, **{name: metrics[name] for name in problems if name in metrics}}
+            if problems:
+                given = metrics  # all of it, so that the primary's error names what could not be converted
             self._log_primary(given, step=step, epoch=epoch, context=context, **axes)
         except MetricValueError as error:
             failure = error  # every good value of the line is stored
@@ -159,7 +159,7 @@ class TeeLogger:
 
     def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
         """Tag the run."""
-        self._all(log_tags, tags if isinstance(tags, Mapping | str) else list(tags))
+        self._all(log_tags, list(tags) if isinstance(tags, Iterator) else tags)
 
     def log_other(self, key: str, value: Any) -> None:
         """Log a free-form value."""
@@ -194,32 +194,27 @@ class TeeLogger:
 
         Raises:
             UndeliveredError: with ``strict=True``, if something is missing.
-            Exception: what the primary raised, after all replicas were served.
+            Exception: what the primary raised; the tee can be finished again.
         """
         if self._finished:
             raise LoggerFinishedError("the tee was finished before")
-        failure: Exception | None = None
-        try:
-            finish(self._primary, status)
-        except Exception as error:
-            failure = error
+        # what the primary raises (a status that is none, a full disk) ends nothing: finish can be called again
+        finish(self._primary, check_status(status))
         if self._forked():
             return
         self._finished = True
         deadline = time.monotonic() + self._finish_timeout
-        for replica in reversed(self._replicas):
-            if not self._started:
-                continue  # nothing was ever logged, so there is nothing to end
-            if failure is None:
-                replica.finish(status, deadline)
-            else:
-                replica.abandon(status)
+        if self._started:  # else nothing was ever logged, so there is nothing to end
+            try:
+                for replica in reversed(self._replicas):
+                    replica.finish(status, deadline)
+            except BaseException:
+                # Ctrl-C while a tracker hangs: leave no process behind
+                for replica in self._replicas:
+                    replica.abandon(status)
+                raise
         problems = [(r, problem) for r in self._replicas if (problem := r.missing(self._run_path()))]
         self._speak()
-        if failure is not None:
-            for _, problem in problems:
-                failure.add_note(problem)
-            raise failure
         if problems and self._strict:
             raise UndeliveredError("; ".join(problem for _, problem in problems))
         for replica, problem in problems:
@@ -249,9 +244,10 @@ class TeeLogger:
             raise RecordError(f"expected the state of a TeeLogger (primary, replicas), got {state!r:.200}")
         if self._started:
             raise RecordError("this tee has begun to log already: reattach before logging anything")
-        for replica in self._replicas:
-            # the follower of a killed process delivers the rest before the primary cuts it off
-            replica.end_predecessor(self._run_path())
+        if not is_written(self._run_path()):  # else its owner lives, with its followers, and the primary says so
+            for replica in self._replicas:
+                # the follower of a killed process delivers the rest before the primary cuts it off
+                replica.end_predecessor(self._run_path())
         resume(self._primary, state["primary"])
         records = list(state["replicas"])
         for replica in self._replicas:
@@ -461,7 +457,7 @@ class _Inline(_Replica):
         )
         cursor = everything(run)
         if self._failed is not None:
-            forget(cursor, *self._failed)
+            forget(cursor, run, *self._failed)
         follower.begin(run, cursor)
         return follower
 

@@ -387,7 +387,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except RunExistsError:
         say(f"{args.out} holds a run: --resume goes on, --overwrite replaces it, or give another --out")
-    except (RecordError, RunLockedError) as error:
+    except (RecordError, RunLockedError, OSError) as error:  # OSError: --out is a file, or nobody may write there
         say(str(error))
     except (KeyboardInterrupt, SystemExit) as stop:  # the session has finished the run as "interrupted"
         say(f"interrupted; go on with: python -m examples.train_digits --out {args.out} --resume")

@@ -2,7 +2,7 @@
 
 There is nothing to subclass and nothing to register: an object that has the verbs is a logger, and
 ``None`` is the logger that logs nothing. This module is only types and words; the functions that
-drivers call live in :mod:`loggers.verbs`, and ``loggers.testing`` (later) proves a logger right.
+drivers call live in :mod:`loggers.verbs`.
 
 ::
 

@@ -324,18 +324,26 @@ def clip(cursor: Cursor, run: Path) -> None:
     cursor.finished = False
 
 
+def is_written(run: Path) -> bool:
+    """Tell whether a live writer holds the run, in this process or another."""
+    return run.is_dir() and lock_owner(run) is not None
+
+
 def everything(run: Path) -> Cursor:
     """Return the cursor of a logger that has received all that the run holds now."""
     cursor = Cursor()
-    source = PlattliSource(run)
+    source = open_source(run)
     for batch in source.calls(cursor):
         source.took(cursor, batch)
     return cursor
 
 
-def forget(cursor: Cursor, verb: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Take a verb call that failed half-way out of the cursor, so that it is made again."""
-    if verb == "log_params":
+def forget(cursor: Cursor, run: Path, verb: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Take the newest verb call, which failed half-way, out of the cursor, so that it is made again."""
+    if cursor.offset:  # JSON Lines: it is the last line
+        with run.open("rb") as file:
+            cursor.offset = file.read(cursor.offset - 1).rfind(b"\n") + 1
+    elif verb == "log_params":
         cursor.params.clear()
     elif verb == "log_tags":
         cursor.tags.clear()

@@ -16,6 +16,7 @@ from plattli import _config, _fs, _indices, _manifest, _packing
 from plattli._dtypes import monotonic, tightest
 from plattli._format import (
     ARCHIVE,
+    BYTES,
     CONFIG,
     DTYPES,
     HOT,
@@ -178,6 +179,8 @@ def _files(run: Run) -> Iterator[tuple[str, Bytes]]:
         spec["dtype"], data, flag = _stored(name, column.values, run.optimize)
         if flag:
             spec["monotonic"] = flag
+        if spec["dtype"] == JSONL:
+            spec[BYTES] = len(data)
         yield value_file(name, spec["dtype"]), data
         rows = max(rows, len(column.steps))
     yield MANIFEST, _manifest.dump(specs, run_rows=rows)

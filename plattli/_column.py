@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from plattli import _indices, _jsonlines
-from plattli._format import DTYPES, JSONL, MAX_NARROW_STEP, indices_file, step_dtype, value_file
-from plattli._hotreader import HotRows
+from plattli._format import BYTES, DTYPES, JSONL, MAX_NARROW_STEP, MAX_STEP, indices_file, step_dtype, value_file
+from plattli._hotreader import HotRows, LazyHotRows
 from plattli._jsonlines import LineIndex
 from plattli._select import Array, Mask, Rows, Selection, rows_where
 from plattli._source import Blob, Source
@@ -24,6 +24,8 @@ from plattli.errors import (
 )
 
 OBJECT = np.dtype(object)
+#: JSON lines so near to the end are looked for from there
+_LAST = 4096
 
 
 def storage_dtype(spec: Mapping[str, Any], where: str) -> np.dtype[Any]:
@@ -54,6 +56,7 @@ class Stored:
         monotonic: object = None,
         *,
         wide: bool = False,
+        size: object = None,
     ) -> None:
         """Describe a metric.
 
@@ -65,6 +68,8 @@ class Stored:
             lines: where the lines of a JSON column are.
             monotonic: ``"inc"`` or ``"dec"`` if the values are known to be sorted.
             wide: whether the steps are stored for uint64.
+            size: how many bytes of JSON lines the rows of a finished run take: a file that has so many needs no
+                counting.
         """
         self.dtype = dtype.newbyteorder("=")
         #: of the steps, as they are returned
@@ -76,7 +81,11 @@ class Stored:
         self._values = values
         self._indices = indices
         self._monotonic = monotonic
-        self._offsets = lines.update(values) if lines is not None and values is not None else None
+        self._lines = lines
+        self._size = size
+        self._end = 0  # of the JSON lines
+        self._available = 0  # how many there are
+        self._offsets: np.ndarray[Any, np.dtype[np.int64]] | None = None  # where they are, once that is needed
         self._all: Array | None = None
         self.rows = self._count()
 
@@ -84,8 +93,13 @@ class Stored:
         if self._values is None:
             return 0
         available = self._values.size // self._file_dtype.itemsize
-        if self._offsets is not None:
-            available = len(self._offsets) - 1
+        if self._lines is not None:
+            closed = self._segments and self._segments[-1].stop is not None
+            if closed and type(self._size) is int and self._size == self._values.size:
+                available, self._end = _indices.count(self._segments or [], MAX_STEP), self._size
+            else:
+                available, self._end = self._lines.count(self._values)
+            self._available = available
         if self._indices is not None:
             return min(available, self._indices.size // self.step_dtype.itemsize)
         return _indices.count(self._segments or [], available)
@@ -104,15 +118,29 @@ class Stored:
             return self._all[low:high]
         if self._values is None or low >= high:
             return np.empty(0, self.dtype)
-        if self._offsets is None:
+        if self._lines is None:
             size = self._file_dtype.itemsize
             data = self._read(self._values, low * size, high * size)
             return np.frombuffer(data, self._file_dtype).astype(self.dtype, copy=False)
-        data = self._read(self._values, int(self._offsets[low]), int(self._offsets[high]))
+        data = self._json_lines(self._values, self._lines, low, high)
         try:
             return _jsonlines.objects(_jsonlines.parse_all(data, low), high - low)
         except ValueError as error:
             raise CorruptRunError(f"values of {self._where}: {error}") from error
+
+    def _json_lines(self, values: Blob, lines: LineIndex, low: int, high: int) -> bytes:
+        if self._offsets is None and self._available - low <= _LAST:
+            last = _jsonlines.last_lines(values, self._end, self._available - low)
+            if last is not None:
+                return last if high == self._available else b"".join(last.splitlines(keepends=True)[: high - low])
+        if self._offsets is None:
+            self._offsets = lines.update(values)
+            if len(self._offsets) <= self._available:
+                raise CorruptRunError(
+                    f"{self._where} has {len(self._offsets) - 1} values for {self._available} steps: plattli check "
+                    f"tells more"
+                )
+        return self._read(values, int(self._offsets[low]), int(self._offsets[high]))
 
     def _read(self, blob: Blob, start: int, end: int) -> bytes:
         data = blob.read(start, end - start)
@@ -129,7 +157,7 @@ class Stored:
 
     def rows_of_values(self, low: Any, high: Any) -> Rows:
         """Return the rows with values in ``low .. high``, both inclusive."""
-        if self._monotonic in ("inc", "dec") and self._offsets is None:
+        if self._monotonic in ("inc", "dec") and self._lines is None:
             return self._bisect(low, high)
         self._all = self.values(0, self.rows)
         return rows_where(values_between(self._all, low, high, self._where))
@@ -160,8 +188,17 @@ def open_stored(
     segments: list[_indices.Segment] | None,
     lines: LineIndex,
     run: str,
+    *,
+    is_final: bool = False,
 ) -> Iterator[Stored]:
     """Open the files of a metric for the length of a ``with`` block.
+
+    Args:
+        source: where they are.
+        name, spec, segments: the metric, its manifest entry, and what that says of the steps.
+        lines: what is known of a column of JSON.
+        run: for messages.
+        is_final: whether the run is finished, so that the entry may be trusted to speak of the files as they are.
 
     Raises:
         MissingFileError: one of them is not there.
@@ -177,7 +214,8 @@ def open_stored(
         if segments is None:
             indices = _open(source, indices_file(name, wide), "indices", where, files)
         index = lines if dtype == OBJECT else None
-        yield Stored(where, dtype, segments, values, indices, index, spec.get("monotonic"), wide=wide)
+        size = spec.get(BYTES) if is_final else None
+        yield Stored(where, dtype, segments, values, indices, index, spec.get("monotonic"), wide=wide, size=size)
 
 
 def _open(source: Source, file: str, what: str, where: str, files: ExitStack) -> Blob:
@@ -190,7 +228,7 @@ def _open(source: Source, file: str, what: str, where: str, files: ExitStack) ->
 class MetricRows:
     """All rows of a metric as one sequence: the stored ones, then the hot ones that are newer."""
 
-    def __init__(self, name: str, run: str, stored: Stored, hot: HotRows) -> None:
+    def __init__(self, name: str, run: str, stored: Stored, hot: HotRows | LazyHotRows) -> None:
         """Join the two.
 
         Raises:

@@ -16,6 +16,7 @@ from plattli import _indices, _jsonlines
 from plattli._column import OBJECT, MetricRows, Stored, storage_dtype
 from plattli._finding import Findings, Fix, MakeEmpty
 from plattli._format import (
+    BYTES,
     HOT,
     MANIFEST,
     MAX_NARROW_STEP,
@@ -131,6 +132,9 @@ class ColumnCheck:
             self._check_steps(name, stored, segments, steps_file)
             if offsets is not None and values is not None:
                 self._check_json(name, values_file, values, offsets, stored.rows)
+            if BYTES in spec:
+                is_whole = offsets is not None and have == promised and _is_whole(values, offsets)
+                self._check_bytes(name, spec[BYTES], values.size if is_whole and values is not None else None)
             self._check_flag(name, spec.get("monotonic"), stored)
             self._check_hot(name, stored)
             return stored.rows
@@ -269,6 +273,16 @@ class ColumnCheck:
         if bad > MANY:
             self._findings.add("error", "bad-line", file, f"{bad - MANY} more lines are bad", metric=name)
 
+    def _check_bytes(self, name: str, got: object, size: int | None) -> None:
+        if type(got) is int and got == size:
+            return
+        should = "not be there" if size is None else f"be {size}, as many as the file has"
+        self._findings.add(
+            "warning", "bytes", MANIFEST,
+            f"bytes, with which readers of a finished run save counting lines, should {should}, got {got!r:.80}",
+            metric=name, fix=self._findings.amend(name, BYTES, size),
+        )  # fmt: skip
+
     def _check_flag(self, name: str, flag: object, stored: Stored) -> None:
         # of a metric without stored rows, writers may say what its hot rows are like
         if flag is None or (stored.dtype != OBJECT and not stored.rows):
@@ -353,6 +367,13 @@ def _complete(values: Blob | None, offsets: Offsets | None, dtype: np.dtype[Any]
     if values is None:
         return 0
     return values.size // dtype.itemsize if offsets is None else len(offsets) - 1
+
+
+def _is_whole(values: Blob | None, offsets: Offsets) -> bool:
+    """Tell whether a file of JSON lines ends with a line and its newline, or is empty."""
+    if values is None or not values.size:
+        return True
+    return int(offsets[-1]) == values.size and values.read(values.size - 1, 1) == b"\n"
 
 
 def _promised(segments: list[_indices.Segment] | None, steps: Blob | None, have: int, step_size: int) -> int:

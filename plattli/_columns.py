@@ -20,6 +20,7 @@ import numpy as np
 from plattli import _fs, _indices
 from plattli._dtypes import is_int, monotonic, tightest
 from plattli._format import (
+    BYTES,
     DTYPES,
     INDICES_FILE,
     JSONL,
@@ -48,6 +49,8 @@ class Ending:
 
     Attributes:
         segments, wide, code, extra, rows: see :class:`Column`.
+        size: how many bytes its values take as JSON lines, ``None`` if they are none. Readers of the finished run
+            need not count them then.
         files: what it has in files that are not there yet, by name.
         obsolete: files that it no longer has.
     """
@@ -57,12 +60,14 @@ class Ending:
     code: str
     extra: dict[str, Any]
     rows: int
+    size: int | None
     files: dict[str, Callable[[], bytes]]
     obsolete: list[str]
 
     def spec(self) -> dict[str, Any]:
         """Return the column's entry in the manifest."""
-        return {"indices": _indices.spell(self.segments, self.wide), "dtype": self.code, **self.extra}
+        spec = {"indices": _indices.spell(self.segments, self.wide), "dtype": self.code, **self.extra}
+        return spec if self.size is None else {**spec, BYTES: self.size}
 
 
 class Column:
@@ -129,7 +134,7 @@ class Column:
 
         A row is whole if both its step and its value are there; nothing is ever padded.
         """
-        extra = {key: value for key, value in spec.items() if key not in ("indices", "dtype", "monotonic")}
+        extra = {key: value for key, value in spec.items() if key not in ("indices", "dtype", "monotonic", BYTES)}
         column = cls(root, name, spec["dtype"], extra=extra)
         if column.code not in (*DTYPES, JSONL):
             raise CorruptRunError(f"metric {name!r} of run {run!r} has the unknown dtype {column.code!r}")
@@ -443,9 +448,12 @@ class Column:
                 obsolete.append(indices_file(self.name, self.wide))
         # readers of an archive want the values of every metric, rows or not
         content: Callable[[], bytes] | None = None if self.rows else bytes
+        size = None
         if code == JSONL:
+            size = self._bytes if self.rows else 0
             if tail is not None:
-                content = partial(_as_lines, tail[1])
+                data = _as_lines(tail[1])
+                size, content = len(data), partial(bytes, data)
         elif rows:
             values = self.values() if tail is None else np.asarray(tail[1]).astype(DTYPES[code], copy=False)
             if flag := monotonic(values):
@@ -459,7 +467,7 @@ class Column:
                 obsolete.append(value_file(self.name, self.code))
         if content is not None:
             files[value_file(self.name, code)] = content
-        return Ending(segments, wide, code, extra, rows, files, obsolete)
+        return Ending(segments, wide, code, extra, rows, size, files, obsolete)
 
     def end(self, ending: Ending) -> None:
         """Take note that the files are as ``ending`` has them."""

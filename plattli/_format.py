@@ -27,6 +27,8 @@ WIDE: Final = "u64"
 WIDE_INDICES_FILE: Final = "steps64"
 #: Both the suffix and the dtype of a column of JSON values.
 JSONL: Final = "jsonl"
+#: Key of a JSON column's manifest entry in a finished run: the size of its file. Other releases ignore it.
+BYTES: Final = "bytes"
 TMP_SUFFIX: Final = ".tmp"
 #: How a URL ends whose query, which may hold a signature, is not to be shown.
 HIDDEN_QUERY: Final = "?…"

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from plattli import _jsonlines
 from plattli._format import HOT, HOT_COMPACTING, MAX_STEP, check_name
+from plattli._hotlines import HotLines
 from plattli.errors import CorruptRunError, UnstableRunError
 
 _ATTEMPTS = 10
@@ -24,6 +25,9 @@ _PARSE_ATTEMPTS = 3
 #: Names may change again within one tick of a file system's clock without its telling; two seconds is the
 #: coarsest tick there is.
 _TICK_NS = 2 * 10**9
+#: From which size on a log is not parsed for one metric, and for how many metrics it is not.
+_BIG = 1 << 18
+_FEW = 8
 #: How many bytes that are known already are read again, to see that they are still the same.
 _OVERLAP = 256
 
@@ -58,6 +62,40 @@ class HotRows(NamedTuple):
         return [step for step, _ in found], [value for _, value in found]
 
 
+class LazyHotRows:
+    """The same, parsed when somebody wants more than the rows of a few metrics."""
+
+    exists = True
+
+    def __init__(self, lines: HotLines, parse: Callable[[], HotRows], read: Callable[[], HotRows]) -> None:
+        self._lines = lines
+        self._parse = parse
+        self._read = read
+        self._whole: HotRows | None = None
+        self._asked: set[str] = set()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """See :class:`HotRows`."""
+        try:
+            return self._parsed().names
+        except CorruptRunError:  # perhaps a write that was only half visible
+            self._whole = self._read()
+            return self._whole.names
+
+    def column(self, name: str) -> tuple[list[int], list[Any]]:
+        """See :class:`HotRows`. Does not read again: the columns may have been read since."""
+        self._asked.add(name)
+        if self._whole is None and len(self._asked) <= _FEW:
+            return self._lines.column(name)
+        return self._parsed().column(name)
+
+    def _parsed(self) -> HotRows:
+        if self._whole is None:
+            self._whole = self._parse()
+        return self._whole
+
+
 NO_HOT_ROWS = HotRows(False, frozenset(), ())
 
 
@@ -83,7 +121,7 @@ class _Look(NamedTuple):
 class HotReader:
     """Reads the hot logs of one metric folder, and parses what it has not parsed before."""
 
-    def __init__(self, root: Path, run: str) -> None:
+    def __init__(self, root: Path | str, run: str) -> None:
         self._root = root
         self._active = os.path.join(root, HOT)
         self._compacting = os.path.join(root, HOT_COMPACTING)
@@ -92,6 +130,35 @@ class HotReader:
         self._shapes: dict[tuple[str, ...], dict[str, int]] = {}
         self._checked: set[str] = set()  # names
         self._last: _Look | None = None
+        self._has_looked = False
+
+    def look(self) -> HotRows | LazyHotRows:
+        """Do what :meth:`read` does; but the first time, parse a big log only when that is needed.
+
+        What is wrong with it may be raised as late as that. Later looks parse what was appended.
+        """
+        if not self._has_looked:
+            self._has_looked = True
+            texts, _ = self._texts()
+            if sum(map(len, texts)) >= _BIG:
+                lines = HotLines.of(texts, self._values)
+                if lines is not None:
+                    return LazyHotRows(lines, lambda: self._whole(texts), self.read)
+        return self.read()
+
+    def _values(self, line: bytes, step: int) -> dict[str, Any]:
+        where = f"hot log of run {self._run!r}: the line of step {step}"
+        try:
+            value = _jsonlines.parse(line)
+        except ValueError as error:
+            raise CorruptRunError(f"{where} is not JSON: {error}") from error
+        row = self._row(value, where)
+        return {name: row.values[at] for name, at in row.positions.items()}
+
+    def _whole(self, texts: list[bytes]) -> HotRows:
+        parsed = self._parse(texts)
+        self._parsed = [log for log, _ in parsed]
+        return self._hot_rows(True, {row.step: row for log, tail in parsed for row in (*log.rows, *tail)})
 
     def read(self) -> HotRows:
         """Return the rows of both logs; of two rows for one step the later one counts.
@@ -213,13 +280,12 @@ class HotReader:
                 if end == len(text):  # torn, or still being written
                     break
                 raise CorruptRunError(f"{self._where(number + len(rows) + 1)} is not JSON: {error}") from error
-            rows.append(self._row(value, number + len(rows) + 1))
+            rows.append(self._row(value, self._where(number + len(rows) + 1)))
             if line.endswith(b"\n"):
                 complete, length = len(rows), end
         return rows[:complete], rows[complete:], length
 
-    def _row(self, value: Any, number: int) -> _Row:
-        where = self._where(number)
+    def _row(self, value: Any, where: str) -> _Row:
         if not isinstance(value, dict) or "step" not in value:
             raise CorruptRunError(f"{where} is not a row with a step: {value!r:.200}")
         try:
@@ -246,7 +312,7 @@ def _open(path: str, files: ExitStack) -> BinaryIO | None:
         return None
 
 
-def _settled(folder: Path) -> tuple[int, ...] | None:
+def _settled(folder: Path | str) -> tuple[int, ...] | None:
     """Return what changes with every new name in a folder; ``None`` if it may be too new to tell."""
     try:
         status = os.stat(folder)

@@ -14,6 +14,10 @@ import numpy as np
 from plattli._source import Blob
 
 _CHUNK = 1 << 20
+#: what is counted in one go stays in the processor's cache
+_COUNT_CHUNK = 1 << 18
+#: how much of the end of a file is looked at for its last lines: at first, and at most
+_NEAR, _FAR = 1 << 12, 1 << 20
 _OVERLAP = 64
 _LF, _CR = b"\n", b"\r"
 _decode = json.JSONDecoder().raw_decode
@@ -71,7 +75,14 @@ class LineIndex:
     was cut and written over to the same bytes at that place is not: make a new index for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_first: bool = True) -> None:
+        """Start without knowing anything.
+
+        Args:
+            counts_first: whether :meth:`count` may leave it to a second look to note where the lines are; not
+                where reading a file again is slow.
+        """
+        self._counts_first = counts_first
         self._forget()
 
     def _forget(self) -> None:
@@ -79,6 +90,18 @@ class LineIndex:
         self._scanned = 0
         self._file: object = None
         self._end = b""  # the last bytes that were scanned
+
+    def count(self, blob: Blob) -> tuple[int, int]:
+        """Count the lines: the first time without noting where they are, which takes a fraction of the time.
+
+        Returns:
+            How many lines there are, as :meth:`update` has it, and where the last of them ends.
+        """
+        if self._counts_first:
+            self._counts_first = False
+            return _count(blob)
+        offsets = self.update(blob)
+        return len(offsets) - 1, int(offsets[-1])
 
     def update(self, blob: Blob) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Scan what was appended since the last call.
@@ -106,6 +129,54 @@ class LineIndex:
         if len(offsets) > 1:
             self._offsets, self._scanned, self._end = np.concatenate(offsets), scanned, end
         return _without_torn_line(blob, self._offsets, scanned)
+
+
+def last_lines(blob: Blob, end: int, count: int) -> bytes | None:
+    """Return the last ``count`` lines of the first ``end`` bytes of a file, by reading it from there backwards.
+
+    Returns:
+        The lines; ``None`` if they begin too far ahead, or are not separated by LF alone.
+    """
+    length = _NEAR
+    while True:
+        length = min(length, end)
+        data = blob.read(end - length, length)
+        if len(data) < length or _CR in data:
+            return None
+        inner = np.frombuffer(data, np.uint8)[: length - data.endswith(_LF)]
+        breaks = np.flatnonzero(inner == _LF[0])
+        if len(breaks) >= count:
+            return data[int(breaks[-count]) + 1 :]
+        if length == end:
+            return data if len(breaks) == count - 1 else None
+        if length >= _FAR:
+            return None
+        length *= 16
+
+
+def _count(blob: Blob) -> tuple[int, int]:
+    lines = end = at = 0
+    while at < blob.size:
+        chunk = blob.read(at, min(_COUNT_CHUNK, blob.size - at))
+        if not chunk:
+            break
+        if _CR in chunk:
+            offsets = _with_carriage_returns(blob)
+            return len(offsets) - 1, int(offsets[-1])
+        if found := int(np.count_nonzero(np.frombuffer(chunk, np.uint8) == _LF[0])):
+            lines += found
+            end = at + chunk.rindex(_LF) + 1
+        at += len(chunk)
+    if end < at:
+        return (lines + 1, at) if is_valid(blob.read(end, at - end)) else (lines, end)
+    if lines:
+        last = last_lines(blob, end, 1)
+        if last is None:  # very long, or the file changes
+            offsets = LineIndex().update(blob)
+            return len(offsets) - 1, int(offsets[-1])
+        if not is_valid(last):
+            return lines - 1, end - len(last)
+    return lines, end
 
 
 def _with_carriage_returns(blob: Blob) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -66,6 +66,9 @@ class Source(Protocol):
     def read(self, file: str) -> bytes:
         """Return a whole file. Raises what :meth:`open` raises."""
 
+    def manifest(self) -> tuple[object, bytes]:
+        """Return the manifest, and what :meth:`stamp` returns of it. Raises what :meth:`open` raises."""
+
     def stamp(self) -> object:
         """Return something that changes whenever the manifest does, ``None`` if there is none."""
 
@@ -142,6 +145,21 @@ class Folder:
         with self.open(file) as blob:
             return blob.read(0, blob.size)
 
+    def manifest(self) -> tuple[object, bytes]:
+        """See :meth:`Source.manifest`."""
+        try:
+            descriptor = os.open(self._manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return self.stamp(), self.read(MANIFEST)  # says what is wrong
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return None, self.read(MANIFEST)
+            data = Extent(partial(os.pread, descriptor), 0, status.st_size).read(0, status.st_size)
+        finally:
+            os.close(descriptor)
+        return _stamp_of(status), data
+
     def stamp(self) -> object:
         """See :meth:`Source.stamp`. Writers replace the manifest, they never edit it."""
         try:
@@ -153,7 +171,7 @@ class Folder:
             status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        return _stamp_of(status)
 
     def close(self) -> None:
         """Nothing is held open between calls."""
@@ -161,6 +179,10 @@ class Folder:
     def successor(self) -> Archive | None:
         """See :meth:`Source.successor`."""
         return Archive.at(self.root.parent / ARCHIVE) if self.root.name == METRIC_DIR else None
+
+
+def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class Bundle:
@@ -206,6 +228,10 @@ class Bundle:
             return self._zip, self._zip.getinfo(file)
         except KeyError as error:
             raise MissingFileError(f"run {run_name(self.root)!r} has no {file} in {self.root}") from error
+
+    def manifest(self) -> tuple[object, bytes]:
+        """See :meth:`Source.manifest`."""
+        return self.stamp(), self.read(MANIFEST)
 
     def stamp(self) -> object:
         """See :meth:`Source.stamp`."""

@@ -33,6 +33,7 @@ Checking writes nothing and takes no lock. Any bytes in any file give findings, 
 ``buried-row``              warning: a hot row below stored rows: not shown until a writer opens the run
 ``ignored-hot``             warning: a hot log in a run that is finished
 ``run-rows``                warning: the row count of a finished run is wrong
+``bytes``                   warning: the manifest has another size of a JSON column than its file, so readers count
 ``temporary``               warning: a temporary file
 ``superseded``              warning: a metric's file of another dtype or form
 ``orphan``                  warning: a column that no metric of the manifest owns

@@ -30,7 +30,7 @@ from plattli._format import (
     value_file,
 )
 from plattli._fs import lock_owner
-from plattli._hotreader import NO_HOT_ROWS, HotReader, HotRows
+from plattli._hotreader import NO_HOT_ROWS, HotReader, HotRows, LazyHotRows
 from plattli._jsonlines import LineIndex
 from plattli._manifest import Manifest, load
 from plattli._remote import RemoteArchive, is_url
@@ -126,10 +126,10 @@ class Reader:
             source = Folder(absolute) if kind == "dir" else Archive(absolute)
         self._source: Folder | Archive | RemoteArchive = source
         self._run = run_name(source.root)
-        self._hot_reader = HotReader(Path(source.root), self._run)
+        self._hot_reader = HotReader(source.root, self._run)
         self._is_closed = False
         self._config: Any = None
-        self._hot: HotRows | None = None
+        self._hot: HotRows | LazyHotRows | None = None
         self._loaded: Manifest | None = None
         self._stamp: object = None  # of the manifest that is loaded
         self._parsed: dict[str, list[_indices.Segment] | None] = {}
@@ -561,8 +561,10 @@ class Reader:
                             name,
                             spec,
                             self._segments(name, spec),
-                            self._lines.setdefault(name, LineIndex()),
+                            self._line_index(name),
                             self._run,
+                            # a server sends a whole column of JSON anyway: see RemoteArchive
+                            is_final=self._manifest().run_rows is not None and not self._is_remote,
                         )
                     )
                 except MissingFileError:
@@ -576,6 +578,15 @@ class Reader:
             else:
                 raise UnknownMetricError(f"unknown {where}")
             yield MetricRows(name, self._run, stored, hot)
+
+    def _line_index(self, name: str) -> LineIndex:
+        if name not in self._lines:
+            self._lines[name] = LineIndex(counts_first=not self._is_remote)
+        return self._lines[name]
+
+    @property
+    def _is_remote(self) -> bool:
+        return isinstance(self._source, RemoteArchive)
 
     def _probe(self, budget: int) -> int:
         longest = 0
@@ -625,6 +636,8 @@ class Reader:
                 again = isinstance(error, UnstableRunError) or (bool(self._lines) and failure is None)
                 failure = error
                 self._lines.clear()
+                if isinstance(self._hot, LazyHotRows):
+                    self._hot, again = None, True  # it is read otherwise the next time
                 if not self._catch_up() and not self._follow() and not again:
                     raise
                 continue
@@ -640,9 +653,8 @@ class Reader:
 
     def _manifest(self) -> Manifest:
         if self._loaded is None:
-            self._stamp = self._source.stamp()
             try:
-                data = self._source.read(MANIFEST)
+                self._stamp, data = self._source.manifest()
             except MissingFileError:
                 if not self._follow():
                     raise
@@ -662,11 +674,11 @@ class Reader:
             self._parsed[name] = _indices.parse(spec["indices"], name, self._run)
         return self._parsed[name]
 
-    def _hot_rows(self) -> HotRows:
+    def _hot_rows(self) -> HotRows | LazyHotRows:
         if self.exclude_hot or self.kind == "zip" or self._manifest().run_rows is not None:
             return NO_HOT_ROWS
         if self._hot is None:
-            self._hot = self._hot_reader.read()
+            self._hot = self._hot_reader.look()
             if self._is_outdated():
                 # the manifest was read earlier, and may lack metrics of rows that were read now
                 self._forget_manifest()

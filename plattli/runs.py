@@ -59,10 +59,10 @@ def resolve_run_dir(path: str | os.PathLike[str]) -> Path | None:
     Raises:
         TypeError: not a path.
     """
-    root = Path(path).expanduser()
-    for folder in (root, root / METRIC_DIR):
-        if (folder / MANIFEST).is_file():
-            return folder.resolve()
+    root = _expanded(path)
+    for folder in (root, os.path.join(root, METRIC_DIR)):
+        if os.path.isfile(os.path.join(folder, MANIFEST)):
+            return Path(os.path.realpath(folder))
     return None
 
 
@@ -75,7 +75,7 @@ def locate(path: str | os.PathLike[str]) -> Folder | Archive | None:
     Raises:
         TypeError: not a path.
     """
-    root = Path(path).expanduser()
+    root = _expanded(path)
     if (archive := _archive(root)) is not None:
         return archive
     if (folder := resolve_run_dir(root)) is not None:
@@ -83,5 +83,15 @@ def locate(path: str | os.PathLike[str]) -> Folder | Archive | None:
     return _archive(root)  # a writer may have archived the folder between our two looks
 
 
-def _archive(root: Path) -> Archive | None:
-    return Archive.at((root / ARCHIVE if root.is_dir() else root).resolve())
+def _archive(root: str) -> Archive | None:
+    path = os.path.join(root, ARCHIVE) if os.path.isdir(root) else root
+    # where the links lead is worth finding out only if there is something
+    return Archive.at(Path(os.path.realpath(path))) if os.path.isfile(path) else None
+
+
+def _expanded(path: str | os.PathLike[str]) -> str:
+    # strings, because a reader is often opened for one value, and half of that time would go into path objects
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"a path must be a str or a path object, got {type(text).__name__}: {text!r}")
+    return os.path.expanduser(text)

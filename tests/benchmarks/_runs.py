@@ -45,6 +45,8 @@ def long_run(
 
     def add(name: str, code: str, data: bytes) -> None:
         manifest[name] = {"indices": indices, "dtype": code, **({"monotonic": "inc"} if code == "i64" else {})}
+        if code == "jsonl" and steps == "segment":
+            manifest[name]["bytes"] = len(data)  # as writers do when they finish
         (folder / f"{name}.{code}").write_bytes(data)
         if steps == "file":
             (folder / f"{name}.indices").write_bytes(np.arange(rows, dtype="<u4").tobytes())
@@ -56,7 +58,7 @@ def long_run(
     if jsonl:
         add("json", "jsonl", b"".join(b'{"n": %d, "text": "abc"}\n' % (row % 100_000) for row in range(rows)))
     manifest["when_exported"] = "2026-01-03T12:34:56Z"
-    if zip:
+    if zip or steps == "segment":
         manifest["run_rows"] = rows
     return _publish(root, manifest, zip=zip)
 

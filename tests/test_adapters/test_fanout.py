@@ -26,6 +26,7 @@ from loggers.errors import (
     MissingVerbError,
     RecordError,
     RunExistsError,
+    StatusError,
     UndeliveredError,
 )
 from plattli import Reader
@@ -265,6 +266,73 @@ def test_a_refused_run_is_the_callers_error_and_starts_nothing(tmp_path: Path) -
     assert not (tmp_path / "a").exists()
     assert not (tmp_path / "b").exists()
     assert local_losses(run) == EXPECTED[:2]
+
+
+@pytest.mark.parametrize("name", ["", 3, None])
+def test_a_name_that_is_none_is_the_callers_error(tmp_path: Path, name: Any) -> None:
+    """As for the primary alone: its siblings are stored, and the error names it."""
+    logger = TeeLogger(PlattliLogger(tmp_path / "run"), FileLogger(tmp_path / "calls"))
+    with pytest.raises(MetricValueError, match=repr(name)):
+        logger.log_metrics({"loss": 1.0, name: 2.0}, step=1)
+    logger.finish("completed")
+
+    assert local_losses(tmp_path / "run") == [(1, 1.0)]
+    assert points(tmp_path / "calls") == {"train/loss": [(1, 1.0)]}
+
+
+def test_a_status_that_is_none_ends_nothing(tmp_path: Path) -> None:
+    """The tee and its replicas can still be finished."""
+    logger = TeeLogger(PlattliLogger(tmp_path / "run"), FileLogger(tmp_path / "calls", placement="process"))
+    logger.log_metrics({"loss": 1.0}, step=1)
+    with pytest.raises(StatusError):
+        logger.finish("compleeted")
+    logger.log_metrics({"loss": 2.0}, step=2)
+    logger.finish("completed")
+
+    assert points(tmp_path / "calls") == {"train/loss": [(1, 1.0), (2, 2.0)]}
+    assert calls(tmp_path / "calls")[-1] == ("finish", ["completed"], {})
+
+
+def test_a_replica_of_json_lines_that_fails_is_followed_too(tmp_path: Path) -> None:
+    """From the line at which it failed."""
+    repaired = tmp_path / "repaired"
+    replica = FailingLogger(tmp_path / "calls", ("log_metrics",), until=repaired)
+    logger = TeeLogger(JSONLogger(tmp_path / "metrics.jsonl"), replica)
+    logger.log_params({"a": 1})
+    with pytest.warns(RuntimeWarning, match="goes on with it"):
+        for step in range(1, 11):
+            logger.log_metrics({"loss": step / 2}, step=step)
+    repaired.touch()
+    logger.finish("completed")
+
+    assert points(tmp_path / "calls") == {"train/loss": EXPECTED[:10]}
+    assert [c[0] for c in calls(tmp_path / "calls")].count("log_params") == 1
+
+
+def test_a_refused_resume_leaves_the_live_runs_follower_alone(tmp_path: Path) -> None:
+    """Another process that tries to go on with a live run gets an error, and nothing else happens."""
+    replica = FileLogger(tmp_path / "calls", placement="process")
+    logger = TeeLogger(PlattliLogger(tmp_path / "run"), replica, poll=0.02)
+    logger.log_metrics({"loss": 0.5}, step=1)
+    record = json.dumps(checkpoint_record(logger))
+    wait_for(lambda: len(points(tmp_path / "calls")) == 1)
+    script = (
+        "import json, sys; from pathlib import Path; from adapters import TeeLogger; from loggers import *\n"
+        "from tests.test_adapters.replicas import FileLogger\n"
+        "d = Path(sys.argv[1]); r = FileLogger(d / 'calls', placement='process')\n"
+        "resume(TeeLogger(PlattliLogger(d / 'run'), r), json.loads(sys.argv[2]))"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), record], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert "RunLockedError" in other.stderr
+    for step in range(2, 201):
+        logger.log_metrics({"loss": step / 2}, step=step)
+    logger.finish("completed")
+
+    assert points(tmp_path / "calls") == {"train/loss": EXPECTED}
+    assert logger.report()[0]["restarts"] == 0
 
 
 def test_a_tee_can_only_begin_with_a_run_that_can_be_read_back(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_call_that_is_forgotten_comes_again_alone(tmp_path: Path, call: tuple[
     """What failed half-way in a replica is made again, and nothing else."""
     write(PlattliLogger(tmp_path / "run"))
     cursor = everything(tmp_path / "run")
-    forget(cursor, *call)
+    forget(cursor, tmp_path / "run", *call)
     replay(tmp_path / "run", FileLogger(tmp_path / "calls"), since=cursor, finish=False)
 
     assert [made[0] for made in got(tmp_path / "calls")] == [call[0]]

@@ -81,7 +81,7 @@ def test_a_whole_run(tmp_path: Path, optimize: bool, zip: bool) -> None:
         "deep/er": {"indices": steps, "dtype": "u8", "monotonic": "inc"},
         "loss": {"indices": steps, "dtype": "f32", "monotonic": "inc"},
         "n": {"indices": steps, "dtype": "i8" if optimize else "i64", "monotonic": "inc"},
-        "note": {"indices": "indices", "dtype": "jsonl"},
+        "note": {"indices": "indices", "dtype": "jsonl", "bytes": 20},
     }
     files = contents(tmp_path / "run")
     assert files["note.jsonl"] == '["x", {"ü": null}]\n'.encode()

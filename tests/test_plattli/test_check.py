@@ -326,6 +326,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[Full]]] = {
     "run_rows, and a hot log": (
         lambda run: write_manifest(run / "plattli", specs(), run_rows=9),
         [warning("run-rows", MANIFEST), warning("ignored-hot", "plattli/hot.jsonl")]),
+    "a size that a column of JSON does not have": (
+        lambda run: edit(run, j={"bytes": 9}), [warning("bytes", MANIFEST)]),
+    "a size of a column of JSON that is not whole": (
+        lambda run: [edit(run, j={"bytes": 21}), append("j.jsonl", b"{")(run)],
+        [warning("bytes", MANIFEST), warning("torn-tail", "plattli/j.jsonl", 4, 20)]),
+    "the size of a column that is not JSON": (
+        lambda run: edit(run, a={"bytes": 16}), [warning("bytes", MANIFEST)]),
     "a column of another dtype, but not the one that counts": (
         lambda run: os.rename(run / "plattli/b/c.i16", run / "plattli/b/c.i64"),
         [warning("missing-file", "plattli/b/c.i16"), warning("orphan", "plattli/b/c.i64")]),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from plattli import CompactingWriter, Reader
+from plattli.check import check_run
 from plattli.errors import PlattliError, RunBrokenError
 
 
@@ -395,3 +396,33 @@ def test_a_disk_that_refuses_columns_keeps_the_rows(tmp_path: Path) -> None:
     writer.finish()
 
     assert points(tmp_path, "d/a") == [(v, v) for v in range(15)]
+
+
+@pytest.mark.parametrize("hotsize", [2, 100])
+@pytest.mark.parametrize("zip", [True, False])
+def test_a_finished_column_of_json_says_how_long_it_is(tmp_path: Path, hotsize: int, zip: bool) -> None:
+    """Readers need not count its lines then; a run that goes on does not say so, and says it anew at its end."""
+
+    def log(steps: range) -> CompactingWriter:
+        writer = CompactingWriter(tmp_path, step=steps[0], hotsize=hotsize, allow_resume_finalized=True)
+        for step in steps:
+            writer.write(j=["ü" * step], a=step)
+            writer.end_step()
+        return writer
+
+    def spec() -> dict[str, object]:
+        with Reader(tmp_path) as reader:
+            assert "bytes" not in reader.manifest()["a"]
+            return reader.manifest()["j"]
+
+    log(range(5)).finish(zip=zip)
+    assert spec()["bytes"] == len("".join(f'["{"ü" * step}"]\n' for step in range(5)).encode())
+
+    writer = log(range(3, 9))
+    writer.close()
+    assert "bytes" not in spec()
+    log(range(9, 10)).finish(zip=zip)
+
+    assert spec()["bytes"] == len("".join(f'["{"ü" * step}"]\n' for step in range(10)).encode())
+    assert points(tmp_path, "j") == [(step, ["ü" * step]) for step in range(10)]
+    assert check_run(tmp_path).is_clean

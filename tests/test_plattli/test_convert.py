@@ -86,7 +86,7 @@ def test_archive_to_the_byte(tmp_path: Path) -> None:
     assert manifest == {
         "loss": {"indices": [two, {"start": 4, "stop": 5, "step": 1}], "dtype": "f32", "monotonic": "inc"},
         "n": {"indices": [two], "dtype": "u16", "monotonic": "inc"},
-        "s": {"indices": [two], "dtype": "jsonl"},
+        "s": {"indices": [two], "dtype": "jsonl", "bytes": 22},
         "deep/er": {"indices": "indices", "dtype": "i8", "monotonic": "inc"},
         "run_rows": 3,
     }

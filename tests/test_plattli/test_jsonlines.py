@@ -42,6 +42,37 @@ def test_index_finds_every_line(parts, end, tail):
     assert [data[a:b] for a, b in itertools.pairwise(offsets)] == expected
 
 
+@given(lines, st.sampled_from(["\n", "\r", "\r\n"]), st.sampled_from(["", "3", '"to', "\n"]), st.integers(1, 9))
+def test_counting_and_looking_from_the_end(parts, end, tail, wanted):
+    """A count is what an index finds; the last lines are the last lines, or are not found from there."""
+    blob = Bytes("".join(part + end for part in parts).encode() + tail.encode())
+    offsets = LineIndex().update(blob).tolist()
+
+    count, stop = LineIndex().count(blob)
+
+    assert (count, stop) == (len(offsets) - 1, offsets[-1])
+    last = _jsonlines.last_lines(blob, stop, wanted)
+    if ("\r" in end and count) or wanted > count:
+        assert last is None or last == b"".join(blob.data[:stop].splitlines(keepends=True)[-wanted:])
+    else:
+        assert last == blob.data[offsets[-1 - wanted] : stop]
+
+
+def test_a_second_count_notes_where_the_lines_are(monkeypatch):
+    """The first one does not; and neither does a count in pieces lose a line."""
+    monkeypatch.setattr(_jsonlines, "_COUNT_CHUNK", 3)
+    monkeypatch.setattr(_jsonlines, "_NEAR", 1)
+    data = b"".join(b"%d\n" % n for n in range(200))
+    index = LineIndex()
+
+    assert index.count(Bytes(data)) == (200, len(data))
+    assert index.count(Bytes(data + b"7")) == (201, len(data) + 1)
+    assert index.count(Bytes(data + b"7\n8\n[")) == (202, len(data) + 4)
+    assert _jsonlines.last_lines(Bytes(data), len(data), 150) == data[-550:]
+    monkeypatch.setattr(_jsonlines, "_FAR", 8)
+    assert _jsonlines.last_lines(Bytes(data), len(data), 150) is None
+
+
 @given(lines, st.data())
 def test_index_of_a_growing_file(parts, data):
     """An index that watched a file grow is the index of the whole file."""

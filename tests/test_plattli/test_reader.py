@@ -294,6 +294,45 @@ def test_one_row_of_a_json_column_needs_no_other(folder):
         reader.metric("j", istart=1)
 
 
+def test_a_json_column_of_the_promised_size_is_not_counted(folder, monkeypatch):
+    """Of a finished run, the rows near the end are found from there, and the others by looking for all."""
+    rows = [{"n": n, "text": "abc" * (n % 7)} for n in range(6000)]
+    append_values(folder, "j", "jsonl", rows)
+    spec = {"indices": [{"start": 0, "stop": 12000, "step": 2}], "dtype": "jsonl"}
+    write_manifest(folder, {"j": spec | {"bytes": (folder / "j.jsonl").stat().st_size}}, run_rows=6000)
+    monkeypatch.setattr("plattli._jsonlines._count", None)
+    reader = Reader(folder)
+    update = reader._line_index("j").update
+    reader._line_index("j").update = None
+
+    assert reader.rows("j") == 6000
+    assert reader.metric("j", idx=-1) == (11998, rows[-1])
+    assert reader.metric("j", idx=-4000) == (4000, rows[2000])
+    assert reader.metric_values("j", istart=-4000, istop=-3990).tolist() == rows[2000:2010]
+    assert reader.metric_values("j", istart=5990).tolist() == rows[5990:]
+    reader._line_index("j").update = update
+    assert reader.metric_values("j").tolist() == rows
+    assert reader.metric("j", idx=1) == (2, rows[1])
+
+
+def test_a_promised_size_counts_only_where_it_is_true(folder):
+    """Rows are counted if the file has another size, the run is not finished, or its last segment is open."""
+    append_values(folder, "j", "jsonl", [0, 1, 2])
+    segment = {"start": 0, "stop": 9, "step": 1}
+
+    def rows(size, segment, **final):
+        write_manifest(folder, {"j": {"indices": [segment], "dtype": "jsonl", "bytes": size}}, **final)
+        return Reader(folder).rows("j")
+
+    assert rows(6, segment, run_rows=9) == 9
+    with pytest.raises(CorruptRunError, match=r"'j' \(run 'run7'\) has 3 values for 9 steps.*plattli check"):
+        Reader(folder).metric("j", idx=0)
+    assert rows(5, segment, run_rows=9) == 3
+    assert rows(True, segment, run_rows=9) == 3
+    assert rows(6, segment) == 3
+    assert rows(6, {"start": 0, "step": 1}, run_rows=9) == 3
+
+
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
 @pytest.mark.parametrize("tail", ["", '"torn', "\x00\x00", "[[" * 5000, "\xff"])
 def test_json_lines_end_in_any_way(folder, end, tail):

@@ -42,6 +42,8 @@ def models(draw):
         "rotated_at": draw(st.integers(0, 61)),
         "forms": {name: draw(st.sampled_from(["file", "closed", "open", "single"])) for name in METRICS},
         "archive": draw(st.booleans()),
+        # how wrong the size of the JSON column is, by which a finished run says that it needs no counting
+        "bytes": draw(st.sampled_from([None, 0, 0, -1, 3])),
     }
 
 
@@ -73,7 +75,10 @@ def lay_out(root, model):
             specs[name] = spec
     for step in sorted(hot):
         append_hot(folder, step, hot[step], "hot.compacting.jsonl" if step < model["rotated_at"] else "hot.jsonl")
-    write_manifest(folder, specs)
+    if everything_stored and model["bytes"] is not None and "note" in specs:
+        specs["note"]["bytes"] = (folder / "note.jsonl").stat().st_size + model["bytes"]
+    final = {"run_rows": max(map(len, model["rows"].values()))} if everything_stored else {}
+    write_manifest(folder, specs, **final)
     if everything_stored:
         pack(folder, root / "metrics.plattli")
 

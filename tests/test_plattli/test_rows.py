@@ -6,6 +6,7 @@ import json
 import math
 import random
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,59 @@ def test_a_hot_row_below_stored_ones_costs_none_of_them(tmp_path: Path) -> None:
         "j": {0: [0], 1: [1], 2: "new", 3: [3], 4: [4], 5: [5]},
         "b": {s: s for s in range(6)},
     }
+
+
+# ---- interrupted at every instruction --------------------------------------------------------------
+
+
+def interrupted_at(n: int, call: Callable[[], None]) -> bool:
+    """Run ``call`` with Ctrl-C at the n-th line of this package's writing modules; tell if there was such a line."""
+    left = [n]
+
+    def trace(frame: Any, event: str, arg: object) -> Any:
+        if Path(frame.f_code.co_filename).name not in ("rows.py", "_hotlog.py", "_columns.py", "_rowform.py"):
+            return None
+        # the guard's own lines hold no instruction at which Python looks for signals
+        if event == "line" and frame.f_code.co_name not in ("append", "guarded"):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("end", ["finish", "close", "go on"])
+def test_ctrl_c_anywhere_loses_nothing(tmp_path: Path, end: str) -> None:
+    """Whatever the interrupt leaves half done in memory, the next call reads the run again."""
+    for n in range(1, 10_000, 7):
+        run = tmp_path / str(n)
+        writer = RowWriter(run, hotsize=2)
+        model: Model = {}
+
+        def log(writer: RowWriter = writer, model: Model = model) -> None:
+            for step, row in enumerate([{"a": 1.5}, {"a": 0.1, "b": 1}, {"a": 2.0}, {"b": 0.5}, {"c": Json("x")}]):
+                write(writer, model, step, row)
+
+        hit = interrupted_at(n, log)
+        if end == "go on":
+            write(writer, model, 50, {"a": 3.0})
+        if end == "finish":
+            writer.finish()
+        else:
+            writer.close()
+        found = stored(run) if model else {}
+        for name, points in model.items():
+            assert spelled(points).items() <= spelled(found[name]).items(), (n, name)
+        if not hit:
+            return
 
 
 # ---- killed at every file operation ---------------------------------------------------------------
