@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 
 from plattli import _indices, _jsonlines
-from plattli._column import OBJECT, MetricRows, Stored, storage_dtype
 from plattli._finding import Findings, Fix, MakeEmpty
 from plattli._format import (
     BYTES,
@@ -28,6 +27,7 @@ from plattli._format import (
 )
 from plattli._hotreader import HotRows
 from plattli._source import Archive, Blob, Folder
+from plattli._stored import OBJECT, MetricRows, Stored, storage_dtype
 from plattli.errors import MissingFileError, PlattliError
 
 #: How many bad lines of one file are listed.

@@ -17,7 +17,6 @@ from typing import Any, Literal, Self, TypeVar, overload
 import numpy as np
 
 from plattli import _casting, _follow, _indices
-from plattli._column import OBJECT, MetricRows, Stored, open_stored, storage_dtype
 from plattli._format import (
     ARCHIVE,
     CONFIG,
@@ -36,6 +35,7 @@ from plattli._manifest import Manifest, load
 from plattli._remote import RemoteArchive, is_url
 from plattli._select import Array, Selection, join
 from plattli._source import Archive, Folder
+from plattli._stored import OBJECT, MetricRows, Stored, open_stored, storage_dtype
 from plattli.errors import (
     CorruptRunError,
     MissingFileError,
