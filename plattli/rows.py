@@ -68,8 +68,8 @@ from plattli.errors import (
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-#: What a disk says that is full or broken.
-_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS))
+#: What says that the files are not what the writer thinks they are: moved, removed, or left half done by a call.
+_SURPRISES: Final = frozenset((errno.EEXIST, errno.ENOENT, errno.EBADF, errno.ESTALE))
 
 __all__ = ["Json", "RowWriter", "exists"]
 
@@ -106,7 +106,7 @@ def _guarded(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
 def _leaves_all_in_order(error: BaseException) -> bool:
     """Tell an error of ours, or of a disk that takes no more: those leave rows and files as they were."""
-    return not isinstance(error, OSError) or isinstance(error, PlattliError) or error.errno in _FULL
+    return isinstance(error, PlattliError) or not isinstance(error, OSError) or error.errno not in _SURPRISES
 
 
 class RowWriter:
