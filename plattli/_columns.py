@@ -157,9 +157,30 @@ class Column:
                 column.segments = _indices.close(column.segments, column.rows)
         column._announced = column.segments
         column._cut_files(column.rows, available)
+        while column.code == JSONL and column.rows and not column._ends_in_json():
+            # a cut has made a broken line the last one, and readers do not count a broken last line
+            column.cut(column.rows - 1)
+            column.cut_files()
         column.last = column._step_at(column.rows - 1) if column.rows else -1
         column.newest = column.last
         return column
+
+    def _ends_in_json(self) -> bool:
+        """Tell whether the last line of a JSON column is a value."""
+        with self.path.open("rb") as file:
+            size = 1 << 12
+            while True:
+                start = max(self._bytes - size, 0)
+                file.seek(start)
+                line = file.read(self._bytes - start)[:-1]
+                if not start or b"\n" in line:
+                    break
+                size *= 16
+        try:
+            json.loads(line.rpartition(b"\n")[2])
+        except ValueError:
+            return False
+        return True
 
     def _count_values(self) -> int:
         """Count the whole values; of a JSON column, note where they end."""

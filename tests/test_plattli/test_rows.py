@@ -316,6 +316,22 @@ def test_a_short_column_is_cut_never_padded(tmp_path: Path) -> None:
     assert stored(run) == {"n": {0: 1, 1: 2, 2: 3, 5: 6}, "j": {0: [0], 1: [1], 5: [5]}}
 
 
+def test_a_broken_line_that_a_cut_makes_the_last_one_goes(tmp_path: Path) -> None:
+    """Readers do not count a broken last line, so no writer may go on behind it; long lines are lines too."""
+    writer = RowWriter(tmp_path, hotsize=2)
+    for step in range(6):
+        writer.append(step, ("j",), (Json("x" * (10_000 if step == 1 else 1)),))
+    writer.finish(zip=False)
+    path = tmp_path / "plattli" / "j.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b'"x\n', *lines[3:]]))
+    writer = RowWriter(tmp_path, hotsize=2, if_exists="append", cut=lambda name: 3)
+    writer.append(4, ("j",), (Json("new"),))
+    writer.finish()
+
+    assert stored(tmp_path) == {"j": {0: "x", 1: "x" * 10_000, 4: "new"}}
+
+
 def test_a_hot_row_below_stored_ones_costs_none_of_them(tmp_path: Path) -> None:
     """A writer that went back to an earlier step leaves one; the later value wins, the rest stays."""
     writer = RowWriter(tmp_path, hotsize=100)
