@@ -12,7 +12,6 @@ every integer in it stays exact. Without it such a float is refused.
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
@@ -268,8 +267,3 @@ def monotonic(values: np.ndarray) -> str | None:
 def describe(error: PlattliError, name: str, run: str) -> PlattliError:
     """Return the same error with the metric and the run in front."""
     return type(error)(f"metric {name!r} of run {run!r}: {error}")
-
-
-def is_finite(value: Any) -> bool:
-    """Tell a finite number."""
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from plattli import _fs, _hotlog, _manifest
 from plattli._columns import SUFFIXES, Column
-from plattli._format import CONFIG, HOT, HOT_COMPACTING, JSONL, MANIFEST, MAX_NARROW_STEP, TMP_SUFFIX, check_name
+from plattli._format import CONFIG, HOT, HOT_COMPACTING, MANIFEST, MAX_NARROW_STEP, TMP_SUFFIX, check_name
 
 #: metric name -> the first step that must go, ``None`` to keep all its rows
 Cut = Callable[[str], int | None]
@@ -136,8 +136,3 @@ def remove_leftovers(root: Path, columns: Mapping[str, Column]) -> dict[str, lis
             elif suffix in SUFFIXES and column is None:
                 strays.setdefault(stem, []).append(path)
     return strays
-
-
-def hot_code(values: list[Any]) -> str | None:
-    """Return ``"jsonl"`` if the values of a metric that only the hot log knows are no numbers."""
-    return JSONL if any(not isinstance(v, int | float) or isinstance(v, bool) for v in values) else None

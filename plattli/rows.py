@@ -297,6 +297,7 @@ class RowWriter:
         """
         if self._lock.lost is not None or self._finished:
             self.refuse()
+        # what _guarded does, without the cost of a wrapper: this is the hot path
         if self._torn or self._busy:
             self._mend()
         self._busy = True
