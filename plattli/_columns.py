@@ -132,7 +132,8 @@ class Column:
     def open(cls, root: Path, name: str, spec: dict[str, Any], run: str, *, before: int | None) -> Column:
         """Take over a stored column, cut to the rows that are whole and earlier than ``before``.
 
-        A row is whole if both its step and its value are there; nothing is ever padded.
+        A row is whole if both its step and its value are there; nothing is ever padded. What lies behind the rows
+        stays in the files until :meth:`cut_files`.
         """
         extra = {key: value for key, value in spec.items() if key not in ("indices", "dtype", "monotonic", BYTES)}
         column = cls(root, name, spec["dtype"], extra=extra)
@@ -156,11 +157,11 @@ class Column:
                 # a column shorter than its closed segments: the steps follow the values
                 column.segments = _indices.close(column.segments, column.rows)
         column._announced = column.segments
-        column._cut_files(column.rows, available)
+        if column.code == JSONL and column.rows != available:
+            column._bytes = _end_of_line(column.path, column.rows)
         while column.code == JSONL and column.rows and not column._ends_in_json():
             # a cut has made a broken line the last one, and readers do not count a broken last line
             column.cut(column.rows - 1)
-            column.cut_files()
         column.last = column._step_at(column.rows - 1) if column.rows else -1
         column.newest = column.last
         return column
@@ -208,18 +209,6 @@ class Column:
         except FileNotFoundError:
             data = b""
         return np.frombuffer(data[: len(data) // self.step_size * self.step_size], step_dtype(self.wide))
-
-    def _cut_files(self, rows: int, lines: int | None = None) -> None:
-        """Cut the files to the first ``rows`` rows; ``lines`` is how many :attr:`_bytes` hold, if that is known."""
-        # steps first: a kill in between must not leave values that a later row could be taken for
-        if self.segments is None:
-            _fs.truncate(self.indices_path, rows * self.step_size)
-        if self.code == JSONL:
-            if rows != lines:
-                self._bytes = _end_of_line(self.path, rows) if rows else 0
-            _fs.truncate(self.path, self._bytes)
-        else:
-            _fs.truncate(self.path, rows * self.itemsize)
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -413,10 +402,15 @@ class Column:
         self._announced = self.segments
         self.rows = rows
         self.last = self._step_at(rows - 1) if rows else -1
+        if self.code == JSONL:
+            self._bytes = _end_of_line(self.path, rows)
 
     def cut_files(self) -> None:
         """Remove what lies behind the kept rows from the files."""
-        self._cut_files(self.rows)
+        # steps first: a kill in between must not leave values that a later row could be taken for
+        if self.segments is None:
+            _fs.truncate(self.indices_path, self.rows * self.step_size)
+        _fs.truncate(self.path, self._bytes if self.code == JSONL else self.rows * self.itemsize)
 
     def _step_at(self, row: int) -> int:
         if self.segments is not None:
@@ -516,7 +510,9 @@ def _count_lines(path: Path) -> tuple[int, int]:
 
 
 def _end_of_line(path: Path, number: int) -> int:
-    """Return where a line ends, counted from 1; the file has that many."""
+    """Return where a line ends, counted from 1; the file has that many. Line 0 ends where the file begins."""
+    if not number:
+        return 0
     offset = 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):

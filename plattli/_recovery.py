@@ -52,6 +52,11 @@ def recover(root: Path, run: str, cut: Cut) -> Recovered:
         specs = manifest.specs
         for name, spec in specs.items():
             columns[name] = Column.open(root, name, spec, run, before=cut(name))
+        # a finished run is no longer one
+        known = _publish(manifest_path, columns, specs if manifest.run_rows is None else None)
+        # the files follow the manifest: where a kill leaves steps without values, 0.19.0 makes values up
+        for column in columns.values():
+            column.cut_files()
         rows = _with_buried(root, rows, columns, first_hot)
         for name, step in first_hot.items():
             column = columns.get(name)
@@ -62,11 +67,16 @@ def recover(root: Path, run: str, cut: Cut) -> Recovered:
         for name, column in columns.items():
             # the old step file becomes a leftover
             column.set_wide(max(column.last, last_hot.get(name, -1)) > MAX_NARROW_STEP)
-        # the manifest follows the files: a kill in between leaves steps that have no values
-        now = {name: column.spec() for name, column in columns.items()}
-        if now != specs or manifest.run_rows is not None:
-            _fs.replace_file(manifest_path, _manifest.dump(now))
+        _publish(manifest_path, columns, known)
     return Recovered(columns, rows, remove_leftovers(root, columns))
+
+
+def _publish(path: Path, columns: Mapping[str, Column], known: dict[str, Any] | None) -> dict[str, Any]:
+    """Write what the columns are now to the manifest, unless it is what the manifest says; return it."""
+    now = {name: column.spec() for name, column in columns.items()}
+    if now != known:
+        _fs.replace_file(path, _manifest.dump(now))
+    return now
 
 
 def _with_buried(

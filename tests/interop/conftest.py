@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.interop.readers import Readers
 from tests.interop.workers import REFERENCE_VERSION, ROOT, Worker, reference_interpreter
 
 
@@ -35,3 +37,15 @@ def ours() -> Iterator[Worker]:
     assert Path(worker.location).is_relative_to(ROOT / "plattli")
     yield worker
     worker.close()
+
+
+@pytest.fixture
+def readers(ours: Worker, reference: Worker) -> Readers:
+    """Both Readers."""
+    return Readers(ours, reference)
+
+
+@pytest.fixture
+def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill leaves what the operating system has; what the disk has does not matter then, and costs time."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
