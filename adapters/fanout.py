@@ -41,6 +41,7 @@ from loggers.verbs import (
     verb_of,
 )
 
+_FLOATS: Final = {float}
 #: How often a follower process is started again after it died (not: after its backend failed).
 MAX_RESTARTS: Final = 3
 #: How long a resume waits for the follower of the process before it.
@@ -62,8 +63,8 @@ class TeeLogger:
 
     - ``"inline"`` (TensorBoard, JSON Lines, and any logger that says nothing): called in turn, in the
       caller's thread. When it raises, a thread takes over that reads the run and catches up.
-    - ``"process"`` (W&B): a process of its own follows the run's files. It outlives a killed
-      training process for as long as it takes to deliver the rest.
+    - ``"process"`` (W&B): a process of its own follows the run's files, with what training leaves of
+      the cores. It outlives a killed training process for as long as it takes to deliver the rest.
 
     A replica never raises into training; what went wrong is one warning, :meth:`report`, and, with
     ``strict=True``, an error at :meth:`finish`.
@@ -128,26 +129,29 @@ class TeeLogger:
         **axes: Any,
     ) -> None:
         """Log one line; see :meth:`loggers.contract.Logger.log_metrics`. Raises what the primary raises."""
-        values, problems = plain(metrics)
-        if "walltime" not in axes:
-            axes["walltime"] = time.time()  # one line has one time, wherever it goes
+        given = values = metrics
+        if type(metrics) is not dict or {*map(type, metrics.values())} != _FLOATS:
+            # converted once, so that what lies on a device is fetched once for everybody
+            values, problems = plain(metrics)
+            if not problems:  # else all of it, so that the primary's error names what could not be converted
+                given = values
+        # one line has one time, wherever it goes
+        where = {"step": step, "epoch": epoch, "context": context, "walltime": time.time(), **axes}
         failure: MetricValueError | None = None
         try:
-            given = values
-            if problems:
-                given = metrics  # all of it, so that the primary's error names what could not be converted
-            self._log_primary(given, step=step, epoch=epoch, context=context, **axes)
+            self._log_primary(given, **where)
         except MetricValueError as error:
             failure = error  # every good value of the line is stored
+            values, _ = plain(values)  # floats are good, their names may not be
         if not self._started:
             self._start()
         for replica in self._inline:
             # the same as replica.call(), without its cost: this is the hot path
             try:
-                replica.log_line(values, step=step, epoch=epoch, context=context, **axes)
+                replica.log_line(values, **where)
                 replica.delivered += 1
             except Exception as error:
-                replica.failed(error, log_metrics, (values,), {"step": step, "epoch": epoch, "context": context})
+                replica.failed(error, log_metrics, (values,), where)
         if self._news:
             self._speak()
         if failure is not None:
@@ -598,7 +602,8 @@ class _Process(_Replica):
         environment = {**inherited, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
         with self._files.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "adapters.follower", str(self._files.job.resolve())],
+                # -P: our path is below, and what lies in the working directory is no part of it
+                [sys.executable, "-P", "-m", "adapters.follower", str(self._files.job.resolve())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -47,6 +47,8 @@ _GAVE_UP: Final = 3
 _BUSY: Final = 4
 #: Seconds to wait for another follower of the same job.
 _PATIENCE_S: Final = 60.0
+#: How much a follower stands back on a machine whose cores are all busy: a tenth of a core against one.
+_NICE: Final = 10
 
 
 @dataclass
@@ -238,11 +240,26 @@ def work(
     return cursor
 
 
+def _stand_back() -> None:
+    """Let training go first where Linux divides the cores among sessions, and heeds niceness only within one.
+
+    We have a session of our own, and a backend's helper process may have begun another.
+    """
+    pids = ["self"]
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            pids += children.read_text().split()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # no such system, or a process that has just ended, or too many at once
+            Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))
+
+
 def main(argv: list[str] | None = None) -> int:
     """Work a job off; return 0 when all is delivered."""
     path = Path((argv or sys.argv[1:])[0])
     if hasattr(os, "nice"):
-        os.nice(5)  # training goes first
+        os.nice(_NICE)  # training goes first
+    _stand_back()
     files = JobFiles(path.parent, path.stem)
     if files.wait_for_lock(_PATIENCE_S) is None:
         return _BUSY
@@ -252,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     sys.path[:] = job.path
     try:
-        work(files, job)
+        work(files, job, progress=lambda cursor: _stand_back())
     except Exception:
         traceback.print_exc()
         state = files.load_state()
@@ -263,7 +280,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         # a fresh interpreter: a client that failed half-way may not be usable again in this one
-        os.execv(sys.executable, [sys.executable, "-m", "adapters.follower", str(path)])
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "adapters.follower", str(path)])
     return 0
 
 

@@ -37,10 +37,16 @@ class Series:
         self._older: dict[str, tuple[int, float | None]] = {}
 
     def encoder(self, row: Mapping[str, float]) -> ScalarRow:
-        """Return the encoder for rows with these names in this order."""
-        names = tuple(row)
+        """Return the encoder for rows with these names in this order.
+
+        Raises:
+            TypeError: a name is no text, or empty. Names that have an encoder are not looked at again.
+        """
+        names = (*row,)
         encoder = self._encoders.get(names)
         if encoder is None:
+            if not all(type(name) is str and name for name in names):
+                raise TypeError(f"a row's names must be non-empty text, got {names}")
             if len(self._encoders) >= _MOST_ENCODERS:
                 self._encoders.clear()
             encoder = ScalarRow(f"{self.context}/{name}" for name in names)

@@ -43,11 +43,6 @@ def _crc32c(who: str) -> Callable[[bytes], int]:
     return value
 
 
-def _masked(crc: int) -> int:
-    # as records store it, so that data may hold checksums of its own
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFF_FFFF
-
-
 def framer(crc: Callable[[bytes], int]) -> _Framer:
     """Return the function that makes a record of an event.
 
@@ -56,14 +51,16 @@ def framer(crc: Callable[[bytes], int]) -> _Framer:
     """
     length, pair = _length.pack, _crc_pair.pack
 
+    def checked(data: bytes) -> bytes:
+        check = crc(data)
+        # masked, as records have it, so that data may hold checksums of its own
+        return data + pair((check >> 15 | check << 17) + 0xA282EAD8 & 0xFFFF_FFFF)
+
     @lru_cache(maxsize=4096)  # rows of one shape have one length
     def head(size: int) -> bytes:
-        return length(size) + pair(_masked(crc(length(size))))
+        return checked(length(size))
 
-    def frame(event: bytes) -> bytes:
-        return b"".join((head(len(event)), event, pair(_masked(crc(event)))))
-
-    return frame
+    return lambda event: head(len(event)) + checked(event)
 
 
 def event_files(directory: str) -> list[str]:
@@ -245,23 +242,31 @@ class EventWriter:
 
     # --- for the logger ---------------------------------------------------------------------------------
 
-    def write(self, event: bytes) -> None:
+    def write(self, event: bytes) -> tuple[int, int]:
         """Append one encoded event, in one system call.
+
+        Returns:
+            The :meth:`position` before it.
 
         Raises:
             OSError: the disk refused it. The event is not in the file, and the next one goes to a
                 new file.
         """
+        at = len(self.files), self._size
         if self._fd < 0:
             self.open((event,))
-            return
+            return at
         record = self._frame(event)
+        size = len(record)
         try:
-            _put(self._fd, record)
+            done = os.write(self._fd, record)
+            if done < size:
+                _put(self._fd, record[done:])
         except BaseException:
             self.close()  # half a record may be there, behind which no reader would look
             raise
-        self._size += len(record)
+        self._size += size
+        return at
 
     def open(self, events: Iterable[bytes] = ()) -> None:
         """Open the next file, with ``events`` behind those that were to go ahead of the first one.
@@ -289,7 +294,7 @@ class EventWriter:
 
     def position(self) -> tuple[int, int]:
         """Return where the next record will begin: which file of :attr:`spans`, and at which byte."""
-        return (len(self.files), self._size if self._fd >= 0 else 0)
+        return len(self.files), self._size
 
     def spans(self, since: tuple[int, int]) -> list[tuple[str, int, int]]:
         """Return file name, first and last byte of all that was written after ``since``."""
@@ -304,7 +309,7 @@ class EventWriter:
         """Close the file. A later record opens a new one."""
         if self._close is not None and self._fd >= 0:
             self.files.append((self._name, self._size))
-            self._fd = -1
+            self._fd, self._size = -1, 0
             self._close()
 
 

@@ -10,8 +10,8 @@ the tests parse every one of them back with TensorBoard's own classes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 #: What the HParams table can show in a cell.
 HParam: TypeAlias = "bool | int | float | str"
@@ -157,21 +157,38 @@ class ScalarRow:
 
         Event.wall_time | Event.step | Event.summary { (tag, float32) (tag, float32) … }
 
+    A row is one call of ``struct``. All bytes of the step but the first are the same for 128 steps, so
+    they count among what does not change.
+
     Args:
         tags: [N] tags, in the order in which the values will come.
     """
 
-    __slots__ = ("_arguments", "_pack", "_summary")
+    __slots__ = ("_arguments", "_block", "_format", "_more", "_pack", "_packs", "_summary")
 
     def __init__(self, tags: Iterable[str]) -> None:
         prefixes = []
         for tag in tags:
             start = _sized(1, text_bytes(tag)) + b"\x15"  # Value.tag, and the key of Value.simple_value
             prefixes.append(b"\x0a" + varint(len(start) + 4) + start)  # Summary.value
-        row = struct.Struct("<" + "".join(f"{len(prefix)}sf" for prefix in prefixes))
-        self._pack = row.pack
-        self._summary = _SUMMARY + varint(row.size)
-        self._arguments = [part for prefix in prefixes for part in (prefix, 0.0)]
+        self._format = "".join(f"{len(prefix)}sf" for prefix in prefixes)
+        self._summary = _SUMMARY + varint(struct.calcsize("<" + self._format))
+        #: [9, time, 16, first byte of the step, what is between that and the tags, tag, value, tag, value …]
+        self._arguments: list[Any] = [9, 0.0, 16, 0, b"", *(part for prefix in prefixes for part in (prefix, 0.0))]
+        self._packs: dict[int, Callable[..., bytes]] = {}  # by the length of the fifth argument
+        self._enter(0)
+
+    def _enter(self, step: int) -> None:
+        """Prepare for a step and for all that differ from it in their lowest 7 bits only."""
+        self._block: int | None = None  # Ctrl-C may come before the last line here: then the next row starts over
+        others = varint(step)[1:]
+        between = others + self._summary
+        pack = self._packs.get(len(between))
+        if pack is None:
+            pack = self._packs[len(between)] = struct.Struct(f"<BdBB{len(between)}s{self._format}").pack
+        self._arguments[4] = between
+        self._more, self._pack = 128 if others else 0, pack
+        self._block = step >> 7
 
     def event(self, values: Iterable[float], step: int, wall_time: float) -> bytes:
         """Return the event.
@@ -184,14 +201,17 @@ class ScalarRow:
         Raises:
             struct.error: a value is no number.
         """
+        if step >> 7 != self._block:
+            self._enter(step)
         arguments = self._arguments.copy()
-        arguments[1::2] = values
+        arguments[1] = wall_time
+        arguments[3] = step & 127 | self._more
+        arguments[6::2] = values
         try:
-            row = self._pack(*arguments)
+            return self._pack(*arguments)
         except OverflowError:
-            arguments[1::2] = [float32(value) for value in arguments[1::2]]  # type: ignore[arg-type]
-            row = self._pack(*arguments)
-        return b"".join((_stamp(9, wall_time, 16), varint(step), self._summary, row))
+            arguments[6::2] = map(float32, arguments[6::2])
+            return self._pack(*arguments)
 
 
 # --- values of a summary --------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ class Run:
             The tags for which the step is too old; they were left out.
 
         Raises:
+            TypeError: a name is no text; nothing was written.
             struct.error: a value is no number; nothing was written.
             OSError: the disk refused it; nothing was written.
         """
@@ -129,12 +130,11 @@ class Run:
             late = [f"{context}/{name}" for name in late]
         if row:
             encoder = series.encoder(row)
-            event = encoder.event(row.values(), step, wall_time)
-            # what comes before the first step has step 0, and is kept or cut with it
-            since = self.writer.position() if step > self.step and step else self._since
-            self.writer.write(event)
+            at = self.writer.write(encoder.event(row.values(), step, wall_time))
             if step > self.step:
-                self.step, self._since = step, since
+                self.step = step
+                if step:  # what comes before the first step has step 0, and is kept or cut with it
+                    self._since = at
             series.wrote(row, step, encoder)
         return late
 

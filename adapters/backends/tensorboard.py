@@ -49,6 +49,8 @@ from loggers.values import (
 )
 
 _WHO: Final = "TensorBoardLogger"
+_FLOATS: Final = {float}
+_NONE: Final[Mapping[str, str]] = {}
 
 
 class TensorBoardLogger:
@@ -140,16 +142,24 @@ class TensorBoardLogger:
             epoch = check_epoch(epoch)
         if type(context) is not str or not context:
             context = check_context(context)
-        wall_time = _wall_time(axes["walltime"]) if "walltime" in axes else time.time()
-        values, problems = plain(metrics)
-        row = dict(values) if epoch is None else {**values, "epoch": epoch}
-        if self._pid != os.getpid() and not self._begin():
+        if "walltime" not in axes:
+            wall_time = time.time()
+        elif type(wall_time := axes["walltime"]) is not float:
+            wall_time = _wall_time(wall_time)
+        values, problems = metrics, _NONE
+        if not (floats := type(metrics) is dict and {*map(type, metrics.values())} == _FLOATS):
+            values, problems = plain(metrics)
+        if self._pid != _process.pid and not self._begin():
             return
         with self._lock:
             run = self._current()
+            row = {**values} if epoch is None else {**values, "epoch": epoch}
             try:
                 late = run.add_row(context, row, step, wall_time)
-            except struct.error:  # the encoder is who notices, so that good rows pay for no check
+            except (TypeError, struct.error):  # the encoder is who notices, so that good rows pay for no check
+                if floats:
+                    values, problems = plain(row)
+                    row = dict(values)
                 problems = {**problems, **_not_numbers(row)}
                 row = {name: value for name, value in row.items() if name not in problems}
                 late = run.add_row(context, row, step, wall_time)
@@ -386,6 +396,21 @@ class TensorBoardLogger:
         if what not in self._warned:
             self._warned.add(what)
             warnings.warn(words, RuntimeWarning, stacklevel=4)
+
+
+class _Process:
+    """This process. Every line asks which it is, and the system takes as long for the answer as for a small row."""
+
+    def __init__(self) -> None:
+        self.note()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.note)
+
+    def note(self) -> None:
+        self.pid = os.getpid()
+
+
+_process: Final = _Process()
 
 
 def _showable(step: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,30 @@ class DyingLogger(FileLogger):
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         super()._note(verb, *args, **kwargs)
+
+
+class HelpedLogger(FileLogger):
+    """Works in a process of its own, with a helper process in a session of its own."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, placement="process")
+        self.helper: subprocess.Popen[bytes] | None = None
+
+    def _note(self, verb: str, *args: Any, **kwargs: Any) -> None:
+        if self.helper is None:
+            self.helper = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True)
+            draft = self.path_of_calls.with_suffix(".draft")
+            draft.write_text(f"{os.getpid()} {self.helper.pid}")
+            draft.replace(self.path_of_calls.with_suffix(".pids"))
+        super()._note(verb, *args, **kwargs)
+        if verb == "finish" and self.helper.stdin is not None:
+            self.helper.stdin.close()
+            self.helper.wait()
+
+    def pids(self) -> list[int] | None:
+        """Return those of the follower and the helper, ``None`` before they have begun."""
+        path = self.path_of_calls.with_suffix(".pids")
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else None
 
 
 def calls(path: Path) -> list[tuple[str, list[Any], dict[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -36,6 +37,7 @@ from tests.test_adapters.replicas import (
     FailingLogger,
     FileLogger,
     HangingLogger,
+    HelpedLogger,
     calls,
     points,
     wait_for,
@@ -278,6 +280,39 @@ def test_a_name_that_is_none_is_the_callers_error(tmp_path: Path, name: Any) -> 
 
     assert local_losses(tmp_path / "run") == [(1, 1.0)]
     assert points(tmp_path / "calls") == {"train/loss": [(1, 1.0)]}
+
+
+def share(pid: int | str) -> str:
+    """Return how much a process's session counts for, as Linux says it; nothing where sessions do not count."""
+    path = Path(f"/proc/{pid}/autogroup")
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.skipif(not share("self"), reason="the cores are not divided among sessions here")
+def test_a_follower_lets_training_go_first(tmp_path: Path) -> None:
+    """Its session counts for less than ours, and so does the one that its backend's helper begins."""
+    helping = HelpedLogger(tmp_path / "calls")
+    logger = TeeLogger(PlattliLogger(tmp_path / "run"), helping, poll=0.02)
+    steps = itertools.count()
+
+    def stand_back() -> bool:
+        logger.log_metrics({"loss": 1.0}, step=next(steps))
+        pids = helping.pids()
+        return pids is not None and all(share(pid).endswith("nice 10\n") for pid in pids)
+
+    wait_for(stand_back)
+    logger.finish("completed")
+
+    assert len(points(tmp_path / "calls")["train/loss"]) == next(steps)
+
+
+def test_a_followers_modules_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in the working directory that has the name of one of them is not taken for it."""
+    (tmp_path / "loggers.py").write_text("raise ImportError('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    train(TeeLogger(PlattliLogger(tmp_path / "run"), FileLogger(tmp_path / "calls", placement="process")), steps=3)
+
+    assert calls(tmp_path / "calls")[-1] == ("finish", ["completed"], {})
 
 
 def test_a_status_that_is_none_ends_nothing(tmp_path: Path) -> None:

@@ -188,6 +188,33 @@ def test_a_bad_value_is_named_and_costs_no_sibling(run: Path, bad: Any) -> None:
     assert Files(run).tags() == ["validate/acc", "validate/loss"]
 
 
+@pytest.mark.parametrize("name", ["", 3, None])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_bad_name_costs_no_sibling(run: Path, name: Any, known: bool) -> None:
+    """Also where all values are floats, and whether or not a line of the good names came before."""
+    logger = TensorBoardLogger(run)
+    if known:
+        logger.log_metrics({"loss": 0.5}, step=0, epoch=7)
+    with pytest.raises(MetricValueError, match=r"1 value of the train line of step 1.*name must be"):
+        logger.log_metrics({"loss": 1.0, name: 2.0}, step=1, epoch=8)
+    assert Files(run).scalars("train/loss")[known:] == [(1, 1.0)]
+    assert Files(run).scalars("train/epoch")[known:] == [(1, 8.0)]
+    assert Files(run).tags() == ["train/epoch", "train/loss"]
+
+
+def test_a_name_of_another_class_is_text(run: Path) -> None:
+    """Its text is the tag, whatever the class says of itself."""
+
+    class Name(str):
+        def __str__(self) -> str:
+            return "another"
+
+    logger = TensorBoardLogger(run)
+    for step in (1, 2):
+        logger.log_metrics({Name("loss"): float(step)}, step=step)
+    assert Files(run).scalars("train/loss") == [(1, 1.0), (2, 2.0)]
+
+
 def test_a_string_says_where_text_goes(run: Path) -> None:
     """The error for a value that is no number names the verb and the method that take it."""
     with pytest.raises(MetricValueError, match=r"got str 'high'.*log_other\(\).*backend\(logger\)\.text"):

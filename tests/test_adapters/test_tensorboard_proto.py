@@ -42,6 +42,17 @@ def test_a_row_has_all_its_values(row: dict[str, float], step: int, wall_time: f
         np.testing.assert_array_equal([value.simple_value for value in event.summary.value], expected)
 
 
+@given(st.lists(st.one_of(INT64, st.integers(-300, 40_000)), min_size=1))
+@example([127, 128, 129, 127, 16_383, 16_384, -1, 0, 2**63 - 1, 2**63 - 2])
+def test_steps_may_come_in_any_order(steps: list[int]) -> None:
+    """Whatever of the step an encoder keeps from one row to the next, each row has its own."""
+    encoder = _tfproto.ScalarRow(("a", "b"))
+    for step in steps:
+        event = encoder.event((1.0, 2.0), step, 3.5)
+        expected = [Summary.Value(tag="a", simple_value=1.0), Summary.Value(tag="b", simple_value=2.0)]
+        assert Event.FromString(event) == Event(wall_time=3.5, step=step, summary=Summary(value=expected))
+
+
 @pytest.mark.parametrize("value", ["1", None, [1.0], 1j])
 def test_a_row_takes_numbers_only(value: object) -> None:
     """Anything else is noticed before there are any bytes."""

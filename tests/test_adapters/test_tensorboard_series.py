@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event
@@ -58,6 +60,13 @@ def test_an_encoder_serves_all_rows_of_its_shape() -> None:
     event = Event.FromString(encoder.event((5.0, 6.0), 0, 0.0))
     values = [(value.tag, value.simple_value) for value in event.summary.value]
     assert values == [("data/a", 5.0), ("data/b", 6.0)]
+
+
+@pytest.mark.parametrize("name", ["", 3, None])
+def test_an_encoder_needs_names(name: Any) -> None:
+    """What is no text, or empty, is noticed when the encoder is made."""
+    with pytest.raises(TypeError, match="non-empty text"):
+        Series("train").encoder({"a": 1.0, name: 2.0})
 
 
 def test_encoders_do_not_pile_up() -> None:
