@@ -33,7 +33,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "adapters/commands.py": ("loggers.errors", "loggers.replay", "loggers.verbs"),
 }
 #: Other people's packages that only those who use them should have to load.
-HEAVY = ("fsspec", "jax", "matplotlib", "sklearn", "tensorboard", "torch", "wandb")
+HEAVY = ("fsspec", "jax", "matplotlib", "pytest", "sklearn", "tensorboard", "torch", "wandb")
 
 
 def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
@@ -128,6 +128,7 @@ def test_a_wrong_import_is_found(tmp_path):
         ("import loggers", ["loggers"]),
         ("from loggers import JSONLogger, TrainingSession, log_metrics", ["loggers"]),
         ("from loggers import PlattliLogger", ["plattli", "loggers"]),
+        ("from loggers.testing import LoggerContract, RecordingLogger", ["pytest", "loggers"]),
     ],
 )
 def test_imports_are_light(code, ours):

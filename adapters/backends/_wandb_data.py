@@ -91,8 +91,10 @@ def json_data(value: Any) -> Any:
     return value
 
 
-def checked_state(state: Any) -> tuple[dict[str, str | None], list[str], list[str]]:
-    """Split a state into identity, tags and directories.
+def checked_state(
+    state: Any,
+) -> tuple[dict[str, str | None], list[str], list[str], list[tuple[str | None, int, int | None]]]:
+    """Split a state into identity, tags, directories, and (context, step, epoch) of the latest lines.
 
     Raises:
         RecordError: it is no state of a WandbLogger.
@@ -106,9 +108,20 @@ def checked_state(state: Any) -> tuple[dict[str, str | None], list[str], list[st
     for key, value in (("tags", tags), ("sync_dirs", sync_dirs)):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             wrong.append(key)
+    latest = state.get("latest") or []  # states of earlier releases have none
+    if not isinstance(latest, list) or not all(map(_is_place, latest)):
+        wrong.append("latest")
     if wrong:
         raise RecordError(
             f"the state of a WandbLogger has bad {', '.join(dict.fromkeys(wrong))}: got "
             f"{ {key: state.get(key) for key in wrong} }; pass what logger_state() returned"
         )
-    return known, tags, sync_dirs
+    return known, tags, sync_dirs, [(context, step, epoch) for context, step, epoch in latest]
+
+
+def _is_place(place: Any) -> bool:
+    """Return whether ``place`` is [context or None, step, epoch or None]."""
+    if not isinstance(place, list) or len(place) != 3:
+        return False
+    context, step, epoch = place
+    return isinstance(context, str | None) and type(step) is int and isinstance(epoch, int | None)

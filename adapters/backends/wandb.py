@@ -127,6 +127,7 @@ class WandbLogger:
         # what a run that started, here or in another process, turned out to be
         self._known: dict[str, str | None] = dict.fromkeys(IDENTITY)
         self._sync_dirs: list[str] = []
+        self._latest: dict[str | None, tuple[int, int | None]] = {}  # context -> step, epoch; None: any
         self._set_idle()
 
     def _set_idle(self) -> None:
@@ -137,7 +138,6 @@ class WandbLogger:
         self._status: str | None = None
         self._fork_noticed = False
         self._defined: set[str] = set()
-        self._latest: dict[str | None, tuple[int, int | None]] = {}  # context -> step, epoch; None: any
 
     # --- the verbs -----------------------------------------------------------------------------------
 
@@ -342,6 +342,7 @@ class WandbLogger:
             "id": self._id,
             "tags": [*self._tags],
             "sync_dirs": [*self._sync_dirs],
+            "latest": [[context, *place] for context, place in self._latest.items()],
         }
 
     def reattach(self, state: Any) -> None:
@@ -363,7 +364,7 @@ class WandbLogger:
                 f"reattach on W&B run {self._id}, which has started already: "
                 "call it on a new WandbLogger, before anything is logged"
             )
-        known, tags, sync_dirs = checked_state(state)
+        known, tags, sync_dirs, latest = checked_state(state)
         for key in ("id", "project", "entity", "base_url"):
             given = self._given[key]
             if given and known[key] and given.rstrip("/") != str(known[key]).rstrip("/"):
@@ -375,6 +376,7 @@ class WandbLogger:
         self._known = known | {key: self._given[key] for key in ("mode", "dir") if self._given[key]}
         self._tags = merged(tags, self._tags)
         self._sync_dirs = merged(sync_dirs, self._sync_dirs)
+        self._latest = {context: (step, epoch) for context, step, epoch in latest}
 
     def backend(self) -> Any:
         """Return the ``wandb.Run``, started if need be.
@@ -404,7 +406,7 @@ class WandbLogger:
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep the recipe and the identity; the run itself stays with its process."""
-        kept = ("_given", "_id", "_init", "_tags", "_settings", "_known", "_sync_dirs")
+        kept = ("_given", "_id", "_init", "_tags", "_settings", "_known", "_sync_dirs", "_latest")
         return {key: self.__dict__[key] for key in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

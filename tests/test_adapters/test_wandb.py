@@ -759,6 +759,7 @@ def test_state_before_the_start_is_plain_json(unstarted: WandbLogger, tmp_path: 
         "id": "i",
         "tags": ["a:1"],
         "sync_dirs": [],
+        "latest": [],
     }
 
     assert json.loads(json.dumps(lgr.logger_state())) == expected
@@ -856,6 +857,8 @@ def test_reattach_refuses_another_run(key: str, argument: str, value: str) -> No
         ("run-7", "the state of a WandbLogger is a mapping, got 'run-7' (str)"),
         ({"project": "p"}, "the state of a WandbLogger has bad id: got {'id': None}; pass what"),
         ({"id": "i", "url": 3, "tags": "t"}, "has bad url, tags: got {'url': 3, 'tags': 't'}; pass what"),
+        ({"id": "i", "latest": [["train", "1", None]]}, "has bad latest: got {'latest': [['train', '1', None]]}"),
+        ({"id": "i", "latest": [["train", 1]]}, "has bad latest: got"),
     ],
 )
 def test_reattach_refuses_a_foreign_state(state: Any, words: str) -> None:
