@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks import format, hotpath, scale
-from tests.benchmarks._harness import Bench, Row, table
+from tests.benchmarks._harness import Bench
+from tests.benchmarks._report import Row, markdown, put, text
 
 _GROUPS = {"hotpath": hotpath.BENCHMARKS, "scale": scale.BENCHMARKS, "format": format.BENCHMARKS}
 
@@ -44,7 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="only those named like this")
     parser.add_argument("--quick", action="store_true", help="smaller sizes: less than a minute, and less certain")
     parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the headlines of that --json file")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="with --markdown: between the markers of that page")
     options = parser.parse_args(arguments)
+    if options.markdown:
+        part = markdown(json.loads(options.markdown.read_text()))
+        if options.into:
+            options.into.write_text(put(options.into.read_text(), part))
+        else:
+            print(part)
+        return 0
     chosen = {
         f"{group}/{name}": run
         for group, benchmarks in _GROUPS.items()
@@ -63,17 +73,18 @@ def main(arguments: list[str] | None = None) -> int:
         begin = time.perf_counter()
         try:
             run(bench)
-        except Exception:
+        except Exception as error:
             traceback.print_exc()
-            bench.rows.append(Row(name, None, "", note="the benchmark failed", passed=False))
+            why = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), repr(error))
+            bench.add(Row(name, None, "", note=f"failed, see the traceback: {why}", passed=False))
         took[name] = round(time.perf_counter() - begin, 1)
         print(f"{name}: {took[name]} s", file=sys.stderr, flush=True)
     machine["load at the end"] = [round(load, 2) for load in os.getloadavg()]
-    print(table(bench.rows))
+    results = {"machine": machine, "seconds": took, **bench.results()}
+    print(text(results))
     before, after = machine["load"][0], machine["load at the end"][0]
-    print(f"{sum(took.values()):.0f} s; load average {before} before, {after} after")
+    print(f"\n{sum(took.values()):.0f} s; load average {before} before, {after} after")
     if options.json:
-        results = {"machine": machine, "seconds": took, "rows": [row.plain() for row in bench.rows]}
         options.json.write_text(json.dumps(results, indent=1))
     return int(any(row.verdict == "FAIL" for row in bench.rows))
 

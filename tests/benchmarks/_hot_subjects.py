@@ -1,15 +1,19 @@
 """What :mod:`tests.benchmarks.hotpath` and ``scale`` call: one line of metrics each time.
 
-Loaded by the worker processes; the reference's has nothing but the reference and NumPy.
+Loaded by the worker processes; those of other environments have only what is installed there, so each subject
+imports what it needs when it starts.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import resource
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 #: A training loop makes a new dict each time, but not new names.
@@ -23,24 +27,52 @@ def some_rows(metrics: int, prefix: str = "m", first: int = 0) -> list[dict[str,
     return [{name: source.random() for name in names} for _ in range(_KINDS)]
 
 
+class Subject:
+    """One line of metrics per call, numbered 0, 1, 2, …"""
+
+    #: ``log(row, step=…)``, where a subject has such a thing; others override ``__call__``
+    log: Callable[..., object]
+    prefix = "m"
+
+    def __init__(self, folder: str, metrics: int, **options: Any) -> None:
+        os.makedirs(folder, exist_ok=True)
+        self.rows = some_rows(metrics, self.prefix)
+        self.start(folder, **options)
+
+    def start(self, folder: str) -> None:
+        """Open whatever it logs to."""
+        raise NotImplementedError
+
+    def __call__(self, number: int) -> None:
+        self.log(self.rows[number % _KINDS], step=number)
+
+    def settle(self) -> None:
+        """Wait for what goes on in the background."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 # ---- ours -----------------------------------------------------------------------------------------------
 
 
-class Plattli:
+def _settle(logger: Any) -> None:
+    """Wait for the batch that a ``PlattliLogger`` has handed over."""
+    if (writer := logger.backend()) is not None:
+        writer.settle()
+
+
+class Plattli(Subject):
     """One train line per step."""
 
-    def __init__(self, folder: str, metrics: int, hotsize: int = 500) -> None:
+    def start(self, folder: str, hotsize: int = 500) -> None:
         from loggers import PlattliLogger
 
-        self.rows = some_rows(metrics)
-        self.logger = PlattliLogger(folder, hotsize=hotsize)
-
-    def __call__(self, number: int) -> None:
-        self.logger.log_metrics(self.rows[number % _KINDS], step=number)
+        self.logger = PlattliLogger(f"{folder}/run", hotsize=hotsize)
+        self.log = self.logger.log_metrics
 
     def settle(self) -> None:
-        if (writer := self.logger.backend()) is not None:
-            writer.settle()
+        _settle(self.logger)
 
     def close(self) -> None:
         self.logger.finish("interrupted")
@@ -51,19 +83,54 @@ class PlattliTwice(Plattli):
 
     def __call__(self, number: int) -> None:
         step, validate = divmod(number, 2)
-        self.logger.log_metrics(
-            self.rows[number % _KINDS], step=step, context="validate" if validate else "train"
-        )
+        self.log(self.rows[number % _KINDS], step=step, context="validate" if validate else "train")
 
 
-class Ours:
+class DeviceScalars(Plattli):
+    """Twenty scalars of torch or JAX per line, new ones each time: their values are not on the host yet."""
+
+    def start(self, folder: str, hotsize: int = 500, module: str = "torch") -> None:
+        super().start(folder, hotsize)
+        self.make: Callable[[], list[Any]]
+        self.wait: Callable[[list[Any]], object]
+        if module == "torch":
+            import torch
+
+            self.device = "cuda" if torch.cuda.is_available() else "cpu"
+            self.make = lambda: list(torch.rand(20, device=self.device).unbind())
+            self.wait = lambda arrays: torch.cuda.synchronize() if self.device == "cuda" else None
+        else:
+            import jax
+
+            self.device = jax.devices()[0].platform
+            self.make = lambda: list(jax.numpy.asarray(list(self.rows[0].values())))
+            self.wait = jax.block_until_ready
+
+    def compare(self, first: int, count: int) -> dict[str, Any]:
+        """Return what a line costs, in us, with the scalars as they are and with each read by the caller."""
+        together: list[int] = []
+        apart: list[int] = []
+        for step in range(first, first + count, 2):
+            for offset, took in enumerate((together, apart)):
+                row = dict(zip(self.rows[0], self.make(), strict=True))
+                self.wait(list(row.values()))
+                begin = time.perf_counter_ns()
+                if took is apart:
+                    row = {name: scalar.item() for name, scalar in row.items()}
+                self.log(row, step=step + offset)
+                took.append(time.perf_counter_ns() - begin)
+        self.settle()
+        middle = count // 4
+        return {"together": sorted(together)[middle] / 1e3, "apart": sorted(apart)[middle] / 1e3, "on": self.device}
+
+
+class Ours(Subject):
     """Our ``CompactingWriter``, called as a program for the reference calls it."""
 
-    def __init__(self, folder: str, metrics: int, hotsize: int = 500) -> None:
+    def start(self, folder: str, hotsize: int = 500) -> None:
         import plattli
 
-        self.rows = some_rows(metrics)
-        self.writer = plattli.CompactingWriter(folder, hotsize=hotsize)
+        self.writer = plattli.CompactingWriter(f"{folder}/run", hotsize=hotsize)
 
     def __call__(self, number: int) -> None:
         self.writer.write(self.rows[number % _KINDS])
@@ -77,9 +144,9 @@ class Ours:
 class OursTwice(Ours):
     """Each step's second half on disk on its own: the reference must be told, ours needs not."""
 
-    def __init__(self, folder: str, metrics: int, hotsize: int = 500) -> None:
-        super().__init__(folder, metrics, hotsize)
-        self.others = some_rows(metrics, "v")
+    def start(self, folder: str, hotsize: int = 500) -> None:
+        super().start(folder, hotsize)
+        self.others = [{f"v{name}": value for name, value in row.items()} for row in self.rows]
 
     def __call__(self, number: int) -> None:
         if number % 2:
@@ -93,39 +160,32 @@ class OursTwice(Ours):
 Reference, ReferenceTwice = Ours, OursTwice
 
 
-class TensorBoard:
-    def __init__(self, folder: str, metrics: int) -> None:
+class TensorBoard(Subject):
+    def start(self, folder: str) -> None:
         from adapters import TensorBoardLogger
 
-        self.rows = some_rows(metrics)
-        self.logger = TensorBoardLogger(folder)
-
-    def __call__(self, number: int) -> None:
-        self.logger.log_metrics(self.rows[number % _KINDS], step=number)
+        self.logger = TensorBoardLogger(f"{folder}/run")
+        self.log = self.logger.log_metrics
 
     def close(self) -> None:
         self.logger.finish("interrupted")
 
 
-class Tee:
+class Tee(Subject):
     """A tee with its defaults; W&B follows in a process of its own."""
 
-    def __init__(self, folder: str, metrics: int) -> None:
-        from adapters import TensorBoardLogger, WandbLogger
-        from adapters.fanout import TeeLogger
+    def start(self, folder: str) -> None:
+        from adapters import TeeLogger, TensorBoardLogger, WandbLogger
         from loggers import PlattliLogger
 
-        self.rows = some_rows(metrics)
-        self.primary = PlattliLogger(folder)
-        others = TensorBoardLogger(f"{folder}/tensorboard"), WandbLogger("benchmark", mode="offline", dir=folder)
-        self.logger = TeeLogger(self.primary, *others, finish_timeout=1.0)
-
-    def __call__(self, number: int) -> None:
-        self.logger.log_metrics(self.rows[number % _KINDS], step=number)
+        self.primary = PlattliLogger(f"{folder}/run")
+        tensorboard = TensorBoardLogger(f"{folder}/tensorboard")
+        wandb = WandbLogger("benchmark", mode="offline", dir=folder)
+        self.logger = TeeLogger(self.primary, tensorboard, wandb, finish_timeout=1.0)
+        self.log = self.logger.log_metrics
 
     def settle(self) -> None:
-        if (writer := self.primary.backend()) is not None:
-            writer.settle()
+        _settle(self.primary)
 
     def close(self) -> None:
         self.logger.finish("interrupted")
@@ -134,14 +194,14 @@ class Tee:
 # ---- the least that it could cost -------------------------------------------------------------------------
 
 
-class Encoder:
+class Encoder(Subject):
     """The very line that PlattliLogger writes, by the fastest JSON encoder and one ``write``: no columns, no checks."""
 
-    def __init__(self, folder: str, metrics: int) -> None:
+    prefix = "train/m"
+
+    def start(self, folder: str) -> None:
         import orjson
 
-        self.rows = some_rows(metrics, "train/m")
-        os.makedirs(folder)
         self.fd = os.open(f"{folder}/log.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.dumps = orjson.dumps
 
@@ -150,12 +210,10 @@ class Encoder:
         os.write(self.fd, self.dumps(line) + b"\n")
 
 
-class JsonLines:
+class JsonLines(Subject):
     """What many a training script does."""
 
-    def __init__(self, folder: str, metrics: int) -> None:
-        self.rows = some_rows(metrics)
-        os.makedirs(folder)
+    def start(self, folder: str) -> None:
         self.file = open(f"{folder}/log.jsonl", "a")  # noqa: SIM115
 
     def __call__(self, number: int) -> None:
@@ -166,13 +224,14 @@ class JsonLines:
 # ---- other trackers -----------------------------------------------------------------------------------------
 
 
-class SummaryWriter:
+class SummaryWriter(Subject):
     """``tensorboard.summary.Writer``: one call per metric."""
 
-    def __init__(self, folder: str, metrics: int) -> None:
+    writer: Any
+
+    def start(self, folder: str) -> None:
         from tensorboard.summary import Writer
 
-        self.rows = some_rows(metrics)
         self.writer = Writer(folder)
 
     def __call__(self, number: int) -> None:
@@ -186,102 +245,71 @@ class SummaryWriter:
         self.writer.close()
 
 
-class EventFileWriter:
+class TensorboardX(SummaryWriter):
+    """The same words."""
+
+    def start(self, folder: str) -> None:
+        import tensorboardX
+
+        self.writer = tensorboardX.SummaryWriter(folder)
+
+
+class EventFileWriter(SummaryWriter):
     """TensorBoard's own event writer with one event per row."""
 
-    def __init__(self, folder: str, metrics: int) -> None:
+    def start(self, folder: str) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter as Writer
 
-        self.rows = some_rows(metrics)
         self.event, self.summary = Event, Summary
         self.writer = Writer(folder)
 
     def __call__(self, number: int) -> None:
-        values = [
-            self.summary.Value(tag=name, simple_value=value) for name, value in self.rows[number % _KINDS].items()
-        ]
-        self.writer.add_event(
-            self.event(wall_time=time.time(), step=number, summary=self.summary(value=values))
-        )
-
-    def settle(self) -> None:
-        self.writer.flush()
-
-    def close(self) -> None:
-        self.writer.close()
+        value, row = self.summary.Value, self.rows[number % _KINDS]
+        summary = self.summary(value=[value(tag=name, simple_value=number) for name, number in row.items()])
+        self.writer.add_event(self.event(wall_time=time.time(), step=number, summary=summary))
 
 
-class TensorboardX:
-    def __init__(self, folder: str, metrics: int) -> None:
-        from tensorboardX import SummaryWriter
-
-        self.rows = some_rows(metrics)
-        self.writer = SummaryWriter(folder)
-
-    def __call__(self, number: int) -> None:
-        for name, value in self.rows[number % _KINDS].items():
-            self.writer.add_scalar(name, value, number)
-
-    def settle(self) -> None:
-        self.writer.flush()
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-class Wandb:
+class Wandb(Subject):
     """The client, offline, called by the training process itself."""
 
-    def __init__(self, folder: str, metrics: int) -> None:
+    def start(self, folder: str) -> None:
         import wandb
 
-        self.rows = some_rows(metrics)
-        os.makedirs(folder)
         self.run = wandb.init(project="benchmark", mode="offline", dir=folder)
-
-    def __call__(self, number: int) -> None:
-        self.run.log(self.rows[number % _KINDS], step=number)
+        self.log = self.run.log
 
     def close(self) -> None:
         self.run.finish()
 
 
-class Mlflow:
+class Mlflow(Subject):
     """MLflow with its SQLite store."""
 
-    def __init__(self, folder: str, metrics: int) -> None:
+    def start(self, folder: str) -> None:
         import mlflow
 
-        self.rows = some_rows(metrics)
-        os.makedirs(folder)
         mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
         mlflow.start_run()
-        self.log = mlflow.log_metrics
-        self.end = mlflow.end_run
-
-    def __call__(self, number: int) -> None:
-        self.log(self.rows[number % _KINDS], step=number)
+        self.log, self.end = mlflow.log_metrics, mlflow.end_run
 
     def close(self) -> None:
         self.end()
 
 
-class Trackio:
-    def __init__(self, folder: str, metrics: int) -> None:
+class Trackio(Subject):
+    """Trackio with its SQLite store, which a thread of its own fills."""
+
+    def start(self, folder: str) -> None:
         os.environ["TRACKIO_DIR"] = folder
         import trackio
 
-        self.rows = some_rows(metrics)
-        trackio.init(project="benchmark")
-        self.trackio = trackio
-
-    def __call__(self, number: int) -> None:
-        self.trackio.log(self.rows[number % _KINDS], step=number)
+        trackio.init(project="benchmark", embed=False, auto_log_gpu=False, auto_log_cpu=False)
+        self.log, self.end = trackio.log, trackio.finish
 
     def close(self) -> None:
-        self.trackio.finish()
+        self.end()
 
 
 # ---- how the cost grows ---------------------------------------------------------------------------------------
@@ -290,49 +318,33 @@ class Trackio:
 class Ageing(Plattli):
     """A run that grows old, beside young ones: what a call costs in each, and what its worst calls did."""
 
-    def __init__(self, folder: str, metrics: int) -> None:
-        super().__init__(f"{folder}/old", metrics)
+    def start(self, folder: str, hotsize: int = 500) -> None:
+        super().start(folder, hotsize)
         self.folder = folder
         self.fresh = 0
 
     def grow(self, steps: int, first: int) -> dict[str, Any]:
-        """Log ``steps`` lines from step ``first``; return the ten slowest calls."""
-        clock, rows, log = time.perf_counter_ns, self.rows, self.logger.log_metrics
-        worst: list[tuple[int, dict[str, Any]]] = []
+        """Log ``steps`` lines from step ``first``.
+
+        Returns:
+            ``worst``: the ten slowest calls, and ``over_5_ms``: how many took longer without the system's doing.
+        """
+        clock, rows, log = time.perf_counter_ns, self.rows, self.log
+        worst: list[dict[str, Any]] = []
         least, over = 0, 0
-        schedule = _Schedule()
+        watch = _Watch()
         for step in range(first, first + steps):
-            before, cpu = schedule.now(), time.thread_time_ns()
-            batch = self._batch()
+            watch.start()
             begin = clock()
             log(rows[step % _KINDS], step=step)
             took = clock() - begin
             if took > least or took > 5_000_000:
-                cpu = time.thread_time_ns() - cpu
-                waited = schedule.now() - before
-                about = {
-                    "ms": took / 1e6,
-                    "step": step,
-                    "cpu_ms": cpu / 1e6,
-                    "no_core_ms": waited / 1e6,
-                    "ran": self._what_ran(batch),
-                }
-                # what the scheduler gave to others is not ours; nor is what goes by while we compute nothing
-                over += took - waited > 5_000_000
-                worst = sorted([*worst, (took, about)], key=lambda pair: -pair[0])[:10]
-                least = worst[-1][0] if len(worst) == 10 else 0
-        schedule.close()
-        return {"worst": [about for _, about in worst], "over_5_ms": over}
-
-    def _batch(self) -> Any:
-        writer = self.logger.backend()
-        return None if writer is None else writer._batch
-
-    def _what_ran(self, before: Any) -> str:
-        after = self._batch()
-        if after is not before and after is not None:
-            return "handed a batch over"
-        return "compaction" if before is not None and before.is_alive() else "nothing else"
+                about = {"step": step, **watch.explain(took)}
+                over += about["ours_ms"] > 5
+                worst = sorted([*worst, about], key=lambda call: -call["ms"])[:10]
+                least = int(worst[-1]["ms"] * 1e6) if len(worst) == 10 else 0
+        watch.end()
+        return {"worst": worst, "over_5_ms": over}
 
     def young(self, metrics: int) -> None:
         """Start a run beside the old one and bring it to step 1,000."""
@@ -342,7 +354,7 @@ class Ageing(Plattli):
         self.other = PlattliLogger(f"{self.folder}/young-{self.fresh}")
         for step in range(1000):
             self.other.log_metrics(self.rows[step % _KINDS], step=step)
-        self.other.backend().settle()
+        _settle(self.other)
 
     def compare(self, first: int, count: int) -> list[float]:
         """Return the median cost, in us, of lines of the old run from step ``first``, and of the young one."""
@@ -353,7 +365,7 @@ class Ageing(Plattli):
                 begin = time.perf_counter_ns()
                 logger.log_metrics(self.rows[step % _KINDS], step=step)
                 took.append(time.perf_counter_ns() - begin)
-            logger.backend().settle()
+            _settle(logger)
             medians.append(sorted(took)[count // 2] / 1e3)
         self.other.finish("interrupted")
         return medians
@@ -364,19 +376,71 @@ class Ageing(Plattli):
             return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 
 
-class _Schedule:
-    """How long this thread was ready to run and had no core, in ns."""
+class _Watch:
+    """What this thread, its process and the system did while one call ran.
+
+    A call takes the time that it computes, the time that it is ready to run and has no core, and the time that it
+    waits: for the interpreter's lock or a lock of ours while another thread of this process works, or else for the
+    system, which writes and evicts as it likes.
+    """
 
     def __init__(self) -> None:
         try:
             self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         except OSError:
             self._fd = -1
+        self._threads = threading.active_count()
+        self._collecting = 0
+        gc.callbacks.append(self._collector)
 
-    def now(self) -> int:
-        return int(os.pread(self._fd, 64, 0).split()[1]) if self._fd >= 0 else 0
+    def _collector(self, phase: str, about: dict[str, int]) -> None:
+        self._collecting += time.perf_counter_ns() * (1 if phase == "stop" else -1)
 
-    def close(self) -> None:
+    def _now(self) -> tuple[int, ...]:
+        no_core = int(os.pread(self._fd, 64, 0).split()[1]) if self._fd >= 0 else 0
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        own, all_threads = time.thread_time_ns(), time.process_time_ns()
+        return own, all_threads, no_core, usage.ru_nvcsw, usage.ru_nivcsw, self._collecting
+
+    def start(self) -> None:
+        self._busy = threading.active_count() > self._threads
+        self._before = self._now()
+
+    def explain(self, took: int) -> dict[str, Any]:
+        """Return where the time went, in ms, and in words what ran."""
+        own, every, no_core, waits, preemptions, gc_ns = (
+            now - before for now, before in zip(self._now(), self._before, strict=True)
+        )
+        others = max(every - own, 0)
+        waited = max(took - own - no_core, 0)
+        handed_over = not self._busy and threading.active_count() > self._threads
+        # a thread of ours that works, or waits for the disk, may be what this one waits for
+        ours = took - no_core if self._busy or handed_over else min(own, took)
+        parts = {
+            "computing": own - gc_ns,
+            "collecting garbage": gc_ns,
+            "no core": no_core,
+            "waiting for the interpreter's lock": min(waited, others),
+            "waiting for the disk or a lock": waited - min(waited, others),
+        }
+        most = max(parts, key=lambda part: parts[part])
+        ran = "handing a batch over" if handed_over else "during a compaction" if self._busy else "no compaction"
+        return {
+            "ms": took / 1e6,
+            "ours_ms": ours / 1e6,
+            "cpu_ms": own / 1e6,
+            "gc_ms": gc_ns / 1e6,
+            "no_core_ms": no_core / 1e6,
+            "waited_ms": waited / 1e6,
+            "other_threads_cpu_ms": others / 1e6,
+            "voluntary_switches": waits,
+            "involuntary_switches": preemptions,
+            "ran": ran,
+            "cause": most,
+        }
+
+    def end(self) -> None:
+        gc.callbacks.remove(self._collector)
         if self._fd >= 0:
             os.close(self._fd)
 
@@ -389,7 +453,7 @@ class ManyNames(Plattli):
         self.groups = [some_rows(100, first=first)[0] for first in range(0, names, 100)]
 
     def __call__(self, number: int) -> None:
-        self.logger.log_metrics(self.groups[number % len(self.groups)], step=number)
+        self.log(self.groups[number % len(self.groups)], step=number)
 
     def descriptors(self) -> dict[str, int]:
         self.settle()

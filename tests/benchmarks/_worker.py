@@ -1,8 +1,8 @@
 """One side of a comparison, in a process of its own: builds a subject, calls it, and says what it cost.
 
 Started as ``python -I _worker.py SUBJECTS [PACKAGE_ROOT]``, where SUBJECTS is a file with classes. The
-interpreter of the reference's environment, with nothing in front of its ``sys.path``, measures the
-reference; with our root folder in front, ours. Needs only the standard library.
+interpreter of another environment, with nothing in front of its ``sys.path``, measures what is installed
+there; with our root folder in front, ours. Needs only the standard library.
 
 Each request is one line of JSON on stdin, the answer one line on stdout. A subject is a class: made with
 the arguments of ``open``, called with 0, 1, 2, …; ``settle()`` ends what it does in the background,
@@ -11,6 +11,7 @@ the arguments of ``open``, called with 0, 1, 2, …; ``settle()`` ends what it d
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib.util
 import json
@@ -64,6 +65,7 @@ class Worker:
         self._next = 0
 
     def open(self, subject: str, arguments: dict[str, Any]) -> Answer:
+        self.close()
         self._subject, self._next = getattr(self._subjects, subject)(**arguments), 0
         return {}
 
@@ -107,6 +109,7 @@ class Worker:
 
 
 def main() -> None:
+    faulthandler.enable()
     # what trackers print must not end up among the answers
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -5,22 +5,35 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.benchmarks._harness import Bench, Latency, Row, Side, Target, opened
+from tests.benchmarks._environments import NotInstalled
+from tests.benchmarks._harness import Bench, Latency, Side, opened
+from tests.benchmarks._report import Row, Target
 
 SUBJECTS: Final = Path(__file__).with_name("_hot_subjects.py")
-#: subject -> (module that it needs, what share of our calls it makes: some peers take milliseconds)
+#: subject -> (its name for people, what share of our calls it makes: some peers take milliseconds)
 _TRACKERS: Final = {
-    "JsonLines": ("json", 1.0),
-    "SummaryWriter": ("tensorboard", 0.05),
-    "EventFileWriter": ("tensorboard", 0.3),
+    "JsonLines": ("json.dumps + flush", 1.0),
+    "SummaryWriter": ("tensorboard summary.Writer", 0.05),
+    "EventFileWriter": ("tensorboard EventFileWriter", 0.3),
     "TensorboardX": ("tensorboardX", 0.05),
-    "Wandb": ("wandb", 0.1),
-    "Mlflow": ("mlflow", 0.005),
-    "Trackio": ("trackio", 0.02),
+    "Wandb": ("wandb offline", 0.1),
+    "Mlflow": ("MLflow (SQLite)", 0.02),
+    "Trackio": ("Trackio", 0.5),
+}
+_NAMES: Final = {
+    "Plattli": "PlattliLogger",
+    "TensorBoard": "TensorBoardLogger",
+    "Tee": "TeeLogger (plattli, tensorboard, wandb)",
+    "Reference": "reference",
+    "Encoder": "orjson + os.write",
+    "Ours": "our CompactingWriter",
+    **{subject: name for subject, (name, _) in _TRACKERS.items()},
 }
 
 
@@ -30,18 +43,19 @@ def _more(ours: Latency, **peers: Latency) -> dict[str, Any]:
 
 def _measure(bench: Bench, subjects: dict[str, float], metrics: int, calls: int) -> dict[str, Latency]:
     """Let subjects take turns; each makes its share of the calls."""
+    interpreters = {name: bench.environments.interpreter(name) for name in subjects}
     with bench.folder() as folder:
         sides = {
-            name: (
-                Side(SUBJECTS, bench.reference if name.startswith("Reference") else None),
-                name,
-                {"folder": str(folder / name), "metrics": metrics},
-            )
+            name: (Side(SUBJECTS, interpreters[name]), name, {"folder": str(folder / name), "metrics": metrics})
             for name in subjects
         }
         with opened(sides) as running:
             turns = {name: (side, max(int(calls * subjects[name]), 2)) for name, side in running.items()}
-            return bench.interleaved(turns, warm=20)
+            found = bench.interleaved(turns, warm=20)
+    for name, latency in found.items():
+        if name in _NAMES:
+            bench.line(_NAMES[name], metrics, latency.plain())
+    return found
 
 
 def reference(bench: Bench) -> None:
@@ -50,33 +64,36 @@ def reference(bench: Bench) -> None:
         calls = bench.size(10_000 if metrics == 10 else 4_000, 2_000 if metrics == 10 else 1_000)
         found = _measure(bench, {"Plattli": 1.0, "Reference": 1.0, "Encoder": 1.0, "Ours": 1.0}, metrics, calls)
         ours, peer, encoder, writer = found.values()
-        name = f"hotpath/{metrics} metrics"
+        name = f"hotpath/log_metrics, {metrics} metrics"
         more = _more(ours, reference=peer, encoder=encoder, our_compacting_writer=writer)
         cpu, peer_cpu = ours.per_line(ours.cpu) * 1e6, peer.per_line(peer.cpu) * 1e6
         written, peer_written = ours.per_line(ours.written), peer.per_line(peer.written)
         floor = Target(within=3.5) if metrics == 10 else None
         bench.add(
-            Row(f"{name}, p50", ours.p50, "us", "reference", peer.p50, Target(faster=p50), str(ours), more=more),
-            Row(f"{name}, p99", ours.p99, "us", "reference", peer.p99, Target(faster=p99), f"reference {peer}"),
-            Row(f"{name}, p50", ours.p50, "us", "orjson + os.write", encoder.p50, floor),
-            Row(f"{name}, CPU of all threads", cpu, "us", "reference", peer_cpu, Target(faster=2.0), "per line"),
+            Row(f"{name}, p50", ours.p50, "us", "reference", peer.p50, Target(faster=p50), str(ours), more=more,
+                headline=True),
+            Row(f"{name}, p99", ours.p99, "us", "reference", peer.p99, Target(faster=p99), f"reference {peer}",
+                headline=True),
+            Row(f"{name}, p50", ours.p50, "us", "orjson + os.write", encoder.p50, floor, headline=metrics == 10),
+            Row(f"{name}, CPU of all threads", cpu, "us", "reference", peer_cpu, Target(faster=2.0), "per line",
+                headline=True),
             Row(f"{name}, written by all threads", written, "bytes", "reference", peer_written, None, "per line"),
             Row(f"{name}, CompactingWriter, p50", writer.p50, "us", "reference", peer.p50, Target(faster=1.0)),
             Row(f"{name}, CompactingWriter, p99", writer.p99, "us", "reference", peer.p99, Target(faster=1.0)),
-        )
+        )  # fmt: skip
 
 
 def same_step(bench: Bench) -> None:
     """A validate line after the train line of the same step."""
     for metrics in (10, 100):
         calls = bench.size(4_000, 1_000)
-        found = _measure(bench, {"PlattliTwice": 1.0, "ReferenceTwice": 0.05}, metrics, calls)
+        found = _measure(bench, {"PlattliTwice": 1.0, "ReferenceTwice": 0.02}, metrics, calls)
         (first, second), (peer_first, peer_second) = (_halves(latency) for latency in found.values())
         name = f"hotpath/second line of a step, {metrics} metrics"
         note = f"reference: {peer_first.p50:,.0f} us, then {peer_second.p50:,.0f} us"
         bench.add(
             Row(f"{name}, p50", second.p50, "us", "first line", first.p50, Target(within=2.0), note,
-                more=_more(second, first=first, reference=peer_second)),
+                more=_more(second, first=first, reference=peer_second), headline=True),
             Row(f"{name}, p50", second.p50, "us", "reference", peer_second.p50, Target(faster=1.0)),
         )  # fmt: skip
 
@@ -98,81 +115,117 @@ def tee(bench: Bench) -> None:
         name = f"hotpath/tee, {metrics} metrics"
         bench.add(
             Row(f"{name}, p50", ours.p50, "us", "PlattliLogger", alone.p50, Target(within=2.5), str(ours),
-                more=_more(ours, alone=alone)),
-            Row(f"{name}, p99", ours.p99, "us", "PlattliLogger", alone.p99, Target(within=3.0)),
+                more=_more(ours, alone=alone), headline=True),
+            Row(f"{name}, p99", ours.p99, "us", "PlattliLogger", alone.p99, Target(within=3.0), headline=True),
         )  # fmt: skip
 
 
 def tensorboard(bench: Bench) -> None:
     """TensorBoardLogger against the two writers that TensorBoard has."""
     for metrics in (10, 100):
-        calls = bench.size(4_000 if metrics == 10 else 2_000, 1_000)
+        calls = bench.size(4_000 if metrics == 10 else 2_000, 400)
         shares = {"TensorBoard": 1.0, "SummaryWriter": 0.1, "EventFileWriter": 0.5}
         ours, summary, events = _measure(bench, shares, metrics, calls).values()
         name = f"hotpath/TensorBoardLogger, {metrics} metrics, p50"
         more = _more(ours, summary_writer=summary, event_file_writer=events)
         bench.add(
-            Row(name, ours.p50, "us", "summary.Writer", summary.p50, Target(faster=40.0), str(ours), more=more),
-            Row(name, ours.p50, "us", "EventFileWriter", events.p50, Target(faster=6.0), "one event per row"),
-        )
+            Row(name, ours.p50, "us", "summary.Writer", summary.p50, Target(faster=40.0), str(ours), more=more,
+                headline=True),
+            Row(name, ours.p50, "us", "EventFileWriter", events.p50, Target(faster=6.0), "one event per row",
+                headline=True),
+        )  # fmt: skip
 
 
 def trackers(bench: Bench) -> None:
-    """PlattliLogger against everything else that is installed here."""
-    installed = {name: share for name, (module, share) in _TRACKERS.items() if importlib.util.find_spec(module)}
-    for metrics in (10, 100):
+    """PlattliLogger against everything else that can be installed here."""
+    reasons: dict[str, str] = {}
+    for subject in _TRACKERS:
+        try:
+            bench.environments.interpreter(subject)
+        except NotInstalled as error:
+            reasons[subject] = str(error)
+    shares = {subject: share for subject, (_, share) in _TRACKERS.items() if subject not in reasons}
+    for metrics in (10,) if bench.quick else (10, 100):
         calls = bench.size(2_000 if metrics == 10 else 1_000, 400)
-        found = _measure(bench, {"Plattli": 1.0, **installed}, metrics, calls)
+        found = _measure(bench, {"Plattli": 1.0, **shares}, metrics, calls)
         ours = found.pop("Plattli")
-        for name, peer in found.items():
-            bench.add(
-                Row(f"hotpath/trackers, {metrics} metrics, p50", ours.p50, "us", name, peer.p50, None,
-                    f"{name} {peer}", more=_more(ours, **{name: peer}))
-            )  # fmt: skip
-        for name in sorted(_TRACKERS.keys() - installed.keys()):
-            row = f"hotpath/trackers, {metrics} metrics, p50"
-            bench.add(Row(row, ours.p50, "us", name, note="not installed"))
+        name = f"hotpath/log_metrics, {metrics} metrics, p50"
+        for subject, peer in found.items():
+            more = _more(ours, **{subject: peer})
+            headline = metrics == 10 and "tensorboard " not in _NAMES[subject]  # those stand beside TensorBoardLogger
+            row = Row(name, ours.p50, "us", _NAMES[subject], peer.p50, None, str(peer), more=more, headline=headline)
+            bench.add(row)
+        bench.add(*(Row(name, ours.p50, "us", _NAMES[subject], note=reason) for subject, reason in reasons.items()))
+
+
+def devices(bench: Bench) -> None:
+    """One call with 20 torch or JAX scalars, against reading each of them: all travel together."""
+    for module in ("torch", "jax"):
+        name = f"hotpath/20 {module} scalars in a call, p50"
+        if importlib.util.find_spec(module) is None:
+            bench.add(Row(name, None, "us", "read one by one", note=f"{module} is not installed"))
+            continue
+        with bench.folder() as folder:
+            given = {"folder": str(folder / module), "metrics": 20, "module": module}
+            with opened({"": (Side(SUBJECTS), "DeviceScalars", given)}) as sides:
+                count = bench.size(2_000, 400)
+                found = [
+                    sides[""].do("ask", method="compare", arguments={"first": turn * count, "count": count})["answer"]
+                    for turn in range(bench.repeats)
+                ]
+        ours, apart = (statistics.median(turn[key] for turn in found) for key in ("together", "apart"))
+        bench.add(Row(name, ours, "us", "read one by one", apart, None, f"on {found[0]['on']}"))
 
 
 def syscalls(bench: Bench) -> None:
-    """System calls per line, of all threads, by ``strace -c -f``."""
+    """System calls per line, of all threads and child processes, by ``strace -c -f``."""
     if shutil.which("strace") is None:
         bench.add(Row("hotpath/system calls per line", None, "", note="strace is not installed"))
         return
-    lines = bench.size(4_000, 2_000)
-    counts = {}
-    with bench.folder() as folder:
-        for subject in ("Plattli", "Reference"):
-            # the difference of a short and a long run is what the lines themselves cost
-            runs = lines // 4, lines + lines // 4
-            few, many = (_traced(bench, subject, folder / f"{subject}-{n}", n) for n in runs)
-            counts[subject] = {call: (many.get(call, 0) - few.get(call, 0)) / lines for call in {*few, *many}}
-    ours, peer = (sum(calls.values()) for calls in counts.values())
-    most = sorted(counts["Plattli"].items(), key=lambda item: -item[1])[:5]
+    slow = {subject: share for subject, (_, share) in _TRACKERS.items()}
+    others = {"TensorBoard": 1.0, "Encoder": 1.0, "Tee": 1.0, **slow}
+    calls: dict[str, dict[str, float]] = {}
+    for subject, share in {"Plattli": 1.0, "Reference": 1.0, **({} if bench.quick else others)}.items():
+        try:
+            calls[subject] = _calls(bench, subject, max(int(2_000 * share), 50))
+        except NotInstalled:
+            continue  # its row in `trackers` says so
+        bench.line(_NAMES[subject], 10, {"calls_per_line": sum(calls[subject].values())})
+    ours, peer = (sum(calls[subject].values()) for subject in ("Plattli", "Reference"))
+    most = sorted(calls["Plattli"].items(), key=lambda item: -item[1])[:5]
     note = ", ".join(f"{call} {number:.2f}" for call, number in most)
     name = "hotpath/system calls per line, 10 metrics"
-    bench.add(Row(name, ours, "", "reference", peer, None, note, more={"calls": counts}))
+    bench.add(Row(name, ours, "", "reference", peer, None, note, more={"calls": calls}))
+
+
+def _calls(bench: Bench, subject: str, lines: int) -> dict[str, float]:
+    """Return system calls per line: the difference of a short and a long run is what the lines themselves cost."""
+    with bench.folder() as folder:
+        few, many = (_traced(bench, subject, folder / str(n), n) for n in (lines // 4, lines + lines // 4))
+    return {call: (many.get(call, 0) - few.get(call, 0)) / lines for call in {*few, *many}}
 
 
 def _traced(bench: Bench, subject: str, folder: Path, lines: int) -> dict[str, int]:
     report = folder.with_suffix(".strace")
-    interpreter = bench.reference if subject == "Reference" else None
-    with Side(SUBJECTS, interpreter, prefix=["strace", "-c", "-f", "-o", str(report)]) as side:
-        side.do("open", subject=subject, arguments={"folder": str(folder), "metrics": 10, "hotsize": 500})
+    prefix = ["strace", "-c", "-f", "-o", str(report)]
+    with Side(SUBJECTS, bench.environments.interpreter(subject), prefix=prefix) as side:
+        side.do("open", subject=subject, arguments={"folder": str(folder), "metrics": 10})
         side.do("calls", count=lines)
+        side.do("close")
     calls = re.findall(r"^ *[\d.]+ +[\d.]+ +\d+ +(\d+) +(?:\d+ +)?(\w+)$", report.read_text(), re.MULTILINE)
     return {name: int(count) for count, name in calls if name != "total"}
 
 
 def imports(bench: Bench) -> None:
     """``import loggers`` beside ``import numpy``."""
-    def command(name: str) -> list[str]:
-        return [sys.executable, "-c", f"import {name}"]
 
-    commands = {name: lambda turn, name=name: command(name) for name in ("loggers", "numpy")}
-    found = bench.wall(commands, repeats=bench.size(15, 7))
+    def importing(name: str) -> Callable[[int], list[str]]:
+        return lambda turn: [sys.executable, "-c", f"import {name}"]
+
+    found = bench.wall({name: importing(name) for name in ("loggers", "numpy")}, repeats=bench.size(15, 5))
     loggers, numpy = (found[name] * 1e3 for name in ("loggers", "numpy"))
-    bench.add(Row("hotpath/import loggers", loggers, "ms", "import numpy", numpy, Target(beyond=60.0)))
+    row = Row("hotpath/import loggers", loggers, "ms", "import numpy", numpy, Target(beyond=60.0), headline=True)
+    bench.add(row)
 
 
 BENCHMARKS: Final = {
@@ -181,6 +234,7 @@ BENCHMARKS: Final = {
     "tee": tee,
     "tensorboard": tensorboard,
     "trackers": trackers,
+    "devices": devices,
     "syscalls": syscalls,
     "imports": imports,
 }
