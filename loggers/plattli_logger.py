@@ -120,7 +120,8 @@ class PlattliLogger:
             floats: ``"exact"`` as above; ``"f32"`` rounds Python floats to float32 (half the space);
                 ``"f64"`` keeps every float as float64.
             walltime: log ``<context>/walltime``.
-            hotsize: lines that wait in the row-wise log before they become columns.
+            hotsize: lines that wait in the row-wise log before they become columns; more of them where they come
+                fast.
         """
         if if_exists not in ("refuse", "append", "replace"):
             raise LoggerError(f"if_exists must be 'refuse', 'append' or 'replace', got {if_exists!r}")

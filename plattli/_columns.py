@@ -238,7 +238,9 @@ class Column:
 
     # ---- appending: announce, publish the manifest, then put the values -------------------------------
 
-    def announce(self, steps: Array, known: dict[Any, list[Segment]] | None = None) -> bool:
+    def announce(
+        self, steps: Array, known: dict[Any, list[Segment]] | None = None, *, sync: bool = False
+    ) -> bool:
         """Put the steps of coming values where they belong; tell if the manifest must be written.
 
         Calling it again, after a failure, starts again from the stored rows.
@@ -246,6 +248,7 @@ class Column:
         Args:
             steps: int64 [n], increasing, all above :attr:`last`; uint32 holds them unless the column is wide.
             known: what other columns came to in the same batch: most have the same steps.
+            sync: make them survive a power loss; the manifest is the caller's.
         """
         before = self._announced
         if self.segments is not None:
@@ -259,23 +262,24 @@ class Column:
                 self._announced = extended
                 return before != extended
             self._make_room(self.indices_path)
-            _fs.replace_file(self.indices_path, self._packed(np.concatenate([self.steps(), steps])), sync=False)
+            _fs.replace_file(self.indices_path, self._packed(np.concatenate([self.steps(), steps])), sync=sync)
             self._announced = None
             return True
         if not self.rows:
             self._make_room(self.indices_path)
-        _fs.append_at(self.indices_path, self.rows * self.step_size, self._packed(steps))
+        _fs.append_at(self.indices_path, self.rows * self.step_size, self._packed(steps), sync=sync)
         return False
 
     def _packed(self, steps: Array) -> bytes:
         return steps.astype(step_dtype(self.wide)).tobytes()
 
-    def put(self, steps: Array, values: Array | Sequence[Any]) -> None:
+    def put(self, steps: Array, values: Array | Sequence[Any], *, sync: bool = False) -> None:
         """Append the values of announced steps.
 
         Args:
             steps: int64 [n], increasing, all above :attr:`last`.
             values: [n], numbers for a numeric column, plain JSON data for a JSON one.
+            sync: make them survive a power loss.
         """
         if self.code == JSONL:
             data = _as_lines(values)
@@ -285,7 +289,7 @@ class Column:
             offset = self.rows * self.itemsize
         if not offset:
             self._make_room(self.path)
-        _fs.append_at(self.path, offset, data)
+        _fs.append_at(self.path, offset, data, sync=sync)
         self._bytes = offset + len(data)
         self.rows += len(steps)
         self.last = int(steps[-1])

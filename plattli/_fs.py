@@ -24,7 +24,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 try:
     import fcntl
@@ -39,6 +39,8 @@ LOCK_FILE: Final = ".plattli.lock"
 _LOCK_PATIENCE_S: Final = 1.0
 #: How many threads wait for the disk at once.
 _SYNCING: Final = 16
+
+_T = TypeVar("_T")
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
@@ -68,34 +70,45 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_files(paths: Iterable[str | os.PathLike[str]]) -> None:
-    """Make the bytes of many files survive a power loss.
+    """Make the bytes of many files survive a power loss."""
+    files = list(paths)
+    side_by_side(sync_file, files, helpers=len(files) // 4)
 
-    Side by side: a file system commits what several threads wait for at once, and one after the other
-    each file costs a commit of its own.
+
+def side_by_side(work: Callable[[_T], object], items: Iterable[_T], *, helpers: int) -> None:
+    """Do work that waits for the disk for many items, with the help of some threads.
+
+    A file system commits what several threads wait for at once, and one after the other each file costs a commit of
+    its own. When this returns or raises, no thread is at work.
+
+    Raises:
+        Exception: what the first failure was; items that nobody had begun are left out then.
     """
-    left = deque(paths)
-    failures: list[OSError] = []
+    left = deque(items)
+    failures: list[Exception] = []
 
-    def work() -> None:
+    def share() -> None:
         while left and not failures:
             try:
-                sync_file(left.popleft())
+                item = left.popleft()
             except IndexError:  # another thread was faster
                 return
-            except OSError as error:
+            try:
+                work(item)
+            except Exception as error:
                 failures.append(error)
 
-    helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(len(left) // 4, _SYNCING))]
+    threads = [threading.Thread(target=share, daemon=True) for _ in range(min(helpers, _SYNCING))]
     begun: list[threading.Thread] = []
     try:
-        for helper in helpers:
-            helper.start()
-            begun.append(helper)
+        for thread in threads:
+            thread.start()
+            begun.append(thread)
     except RuntimeError:
         pass  # a limit on threads, or the interpreter is going down: fewer do
-    work()
-    for helper in begun:
-        helper.join()
+    share()
+    for thread in begun:
+        thread.join()
     if failures:
         raise failures[0]
 
@@ -105,31 +118,52 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
     ``sync=False`` leaves out the fsyncs: still atomic for every process, not for a power loss.
     """
-    temporary = path.with_name(path.name + TMP_SUFFIX)
+    fd = stage_file(path, data)
+    try:
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    take_staged(path)
+    if sync:
+        sync_dir(path.parent)
+
+
+def stage_file(path: Path, data: bytes) -> int:
+    """Write ``data`` to the temporary file beside ``path``; return it open, to be synced if need be and closed."""
+    temporary = _temporary(path)
     # a link under the temporary name must not lead the bytes somewhere else
     if temporary.is_symlink():
         temporary.unlink()
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         write_all(fd, data)
-        if sync:
-            os.fsync(fd)
-    finally:
+    except BaseException:
         os.close(fd)
-    os.replace(temporary, path)
-    if sync:
-        sync_dir(path.parent)
+        raise
+    return fd
 
 
-def append_at(path: Path, offset: int, data: bytes | memoryview) -> None:
+def take_staged(path: Path) -> None:
+    """Put the temporary file of :func:`stage_file` in the place of ``path``, atomically."""
+    os.replace(_temporary(path), path)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + TMP_SUFFIX)
+
+
+def append_at(path: Path, offset: int, data: bytes | memoryview, *, sync: bool = False) -> None:
     """Write ``data`` at byte ``offset``, which is where the file's good content ends.
 
     Longer files are cut to ``offset`` first (a torn tail of a dead writer). A shorter file is an
-    error: extending it would invent bytes.
+    error: extending it would invent bytes. With ``sync`` the whole file survives a power loss then.
     """
     fd = open_at(path, offset)
     try:
         write_at(fd, offset, data)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
 
@@ -256,8 +290,9 @@ class RunLock:
         fd, self._fd = self._fd, -1
         if self.lost is None:
             self.lost = "the lock was released"
-            # unlink while the lock is still ours, so that nobody else's file is removed
-            self._path.unlink(missing_ok=True)
+            # unlink while the lock is still ours, so that nobody else's file is removed; a file that stays locks nothing
+            with contextlib.suppress(OSError):
+                self._path.unlink()
         os.close(fd)
 
     @staticmethod

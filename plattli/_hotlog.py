@@ -50,22 +50,23 @@ class HotLog:
         self.path = root / HOT
         self.compacting = root / HOT_COMPACTING
         self._fd = -1
-        self._size = 0
+        #: bytes of the log, as of the last append
+        self.size = 0
 
     def append(self, line: bytes) -> None:
         """Append one whole line, or raise ``OSError`` and leave the log as it was."""
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            self._size = os.fstat(self._fd).st_size
+            self.size = os.fstat(self._fd).st_size
         try:
             written = os.write(self._fd, line)
             if written != len(line):
                 _fs.write_all(self._fd, memoryview(line)[written:])
         except OSError:
             # half a line would be glued to the next row
-            os.ftruncate(self._fd, self._size)
+            os.ftruncate(self._fd, self.size)
             raise
-        self._size += len(line)
+        self.size += len(line)
 
     def rotate(self, lines: list[bytes]) -> None:
         """Make the log the one being compacted, and start a new one with ``lines``.

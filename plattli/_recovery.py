@@ -55,8 +55,8 @@ def recover(root: Path, run: str, cut: Cut) -> Recovered:
         # a finished run is no longer one
         known = _publish(manifest_path, columns, specs if manifest.run_rows is None else None)
         # the files follow the manifest: where a kill leaves steps without values, 0.19.0 makes values up
-        for column in columns.values():
-            column.cut_files()
+        for opened in columns.values():
+            opened.cut_files()
         rows = _with_buried(root, rows, columns, first_hot)
         for name, step in first_hot.items():
             column = columns.get(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -77,7 +77,7 @@ def _speller(keys: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
 
 
 class Row:
-    """A hot row: its numbers packed as in the columns, its JSON values as they are."""
+    """One row: its numbers packed as in the columns, its JSON values as they are."""
 
     __slots__ = ("layout", "others", "packed")
 
@@ -100,32 +100,89 @@ class Row:
         return _hotlog.encode({"step": step, **self.values()})
 
 
-def by_column(
-    rows: list[tuple[int, Row]],
-) -> dict[Column, Piece]:
-    """Turn rows, ordered by step, into each column's steps and values, without a loop over values."""
-    by_layout: dict[Layout, tuple[list[int], list[Row]]] = {}
-    for step, row in rows:
-        steps, members = by_layout.setdefault(row.layout, ([], []))
-        steps.append(step)
-        members.append(row)
-    pieces: dict[Column, list[Piece]] = {}
-    for layout, (steps, members) in by_layout.items():
-        indices = np.array(steps, np.int64)
-        # one copy turns rows into columns; a layout without numbers has nothing to turn
-        packed = b"".join(row.packed for row in members)
-        table: Any = np.frombuffer(packed, layout.table) if layout.numbers else None
-        for position, i in enumerate(layout.numbers):
-            pieces.setdefault(layout.columns[i], []).append((indices, table[f"f{position}"]))
-        for position, i in enumerate(layout.others):
-            values = [row.others[position] for row in members]
-            pieces.setdefault(layout.columns[i], []).append((indices, values))
-    return {column: _in_step_order(column, parts) for column, parts in pieces.items()}
+class HotRows:
+    """The rows that are not in the columns yet, in the order in which their steps came.
+
+    A row of numbers is an integer and some bytes in here, nothing that the cycle collector counts or visits: thousands
+    of waiting :class:`Row` would set off collections of all that the program has, inside its calls of the logger.
+    """
+
+    __slots__ = ("_layouts", "_others", "_packed")
+
+    def __init__(self, rows: Iterable[tuple[int, Row]] = ()) -> None:
+        self._layouts: dict[int, Layout] = {}
+        self._packed: dict[Layout, dict[int, bytes]] = {}
+        self._others: dict[int, Sequence[Any]] = {}
+        for step, row in rows:
+            self[step] = row
+
+    def __len__(self) -> int:
+        return len(self._layouts)
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._layouts
+
+    def __setitem__(self, step: int, row: Row) -> None:
+        layout = row.layout
+        old = self._layouts.get(step)
+        if old is not None and old is not layout:
+            del self._packed[old][step]
+        self._layouts[step] = layout
+        try:
+            self._packed[layout][step] = row.packed
+        except KeyError:
+            self._packed[layout] = {step: row.packed}
+        if row.others:
+            self._others[step] = row.others
+
+    def __delitem__(self, step: int) -> None:
+        del self._packed[self._layouts.pop(step)][step]
+        self._others.pop(step, None)
+
+    def get(self, step: int) -> Row | None:
+        """Return the row of a step, if there is one."""
+        return self._row(step) if step in self._layouts else None
+
+    def items(self) -> Iterator[tuple[int, Row]]:
+        """Yield each step and its row."""
+        return zip(self._layouts, self.values(), strict=True)
+
+    def values(self) -> Iterator[Row]:
+        """Yield each row."""
+        return map(self._row, self._layouts)
+
+    def _row(self, step: int) -> Row:
+        layout = self._layouts[step]
+        return Row(layout, self._packed[layout][step], self._others.get(step, ()))
+
+    def highest(self) -> int:
+        """Return the highest step, -1 without rows."""
+        return max(self._layouts, default=-1)
+
+    def by_column(self) -> dict[Column, Piece]:
+        """Return each column's steps, rising, and values, without a loop over rows or values of numbers."""
+        pieces: dict[Column, list[Piece]] = {}
+        for layout, rows in self._packed.items():
+            if not rows:
+                continue
+            steps = np.fromiter(rows, np.int64, len(rows))
+            order = None if bool((steps[1:] > steps[:-1]).all()) else np.argsort(steps)
+            if order is not None:
+                steps = steps[order]
+            # one copy turns rows into columns; a layout without numbers has nothing to turn
+            table: Any = np.frombuffer(b"".join(rows.values()), layout.table) if layout.numbers else None
+            if table is not None and order is not None:
+                table = table[order]
+            for position, i in enumerate(layout.numbers):
+                pieces.setdefault(layout.columns[i], []).append((steps, table[f"f{position}"]))
+            if layout.others:
+                others = [self._others[step] for step in steps.tolist()]
+                for position, i in enumerate(layout.others):
+                    pieces.setdefault(layout.columns[i], []).append((steps, [values[position] for values in others]))
+        return {column: _in_step_order(column, parts) for column, parts in pieces.items()}
 
 
-def _in_step_order(
-    column: Column, parts: list[Piece]
-) -> Piece:
+def _in_step_order(column: Column, parts: list[Piece]) -> Piece:
     if len(parts) == 1:
         return parts[0]
     steps = np.concatenate([part[0] for part in parts])

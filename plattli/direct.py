@@ -120,7 +120,7 @@ class _ColumnRows(RowWriter):
         if self._columns:
             for column in self._columns.values():
                 column.spell_steps()
-            self._publish(sync=True)
+            self._store.publish(sync=True)
 
     def _new_column(self, name: str, code: str) -> Column:
         column = super()._new_column(name, code)
@@ -128,8 +128,8 @@ class _ColumnRows(RowWriter):
         return column
 
     def _place(self, step: int, row: Row, numbers: tuple[Any, ...]) -> None:
-        if self._stale:  # the disk failed under the manifest: without it the columns can't be read
-            self._publish(sync=True)
+        if self._store.stale:  # the disk failed under the manifest: without it the columns can't be read
+            self._store.publish(sync=True)
         layout = row.layout
         late: list[str] = []
         at = 0
@@ -160,7 +160,7 @@ class _ColumnRows(RowWriter):
             self._files.forget([column])  # cut to the whole rows when they are opened again
             raise
         column.newest = step
-        self._unsynced.add(column)
+        self._store.unsynced.add(column)
 
     def _adopt(self, plan: dict[str, tuple[str, Any]]) -> None:
         """Register the new metrics of a plan and widen the columns that need it."""

@@ -6,9 +6,9 @@
         │  one write() to hot.jsonl: the row is safe from kill -9 when the call returns
         ▼
     rows in memory, packed as they will lie in the columns
-        │  every `hotsize` rows, in a background thread
+        │  every `hotsize` rows, or more where rows come fast, in a background thread
         ▼
-    columns: steps, manifest, values, fsync; then the old hot log goes
+    columns: steps, manifest, values, each with its fsync; then the old hot log goes
 
 Steps normally rise. Three things are ordinary too, and cost a little more:
 
@@ -29,12 +29,11 @@ import functools
 import json
 import math
 import struct
-import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, ParamSpec, Self, TypeAlias, TypeVar
@@ -42,6 +41,7 @@ from typing import Any, Final, Literal, ParamSpec, Self, TypeAlias, TypeVar
 import numpy as np
 
 from plattli import _config, _dtypes, _fs, _hotlog, _manifest, _packing, _planning, _recovery
+from plattli._batch import Background, Batch
 from plattli._columns import Column, Ending
 from plattli._dtypes import Floats, Json, Promote
 from plattli._format import (
@@ -54,9 +54,9 @@ from plattli._format import (
     MAX_STEP,
     METRIC_DIR,
 )
-from plattli._indices import Segment
 from plattli._pathnames import PathNames
-from plattli._rowform import Layout, Piece, Row, by_column
+from plattli._rowform import HotRows, Layout, Row
+from plattli._store import Store
 from plattli.errors import (
     ArgumentError,
     PlattliError,
@@ -75,8 +75,14 @@ __all__ = ["Json", "RowWriter", "exists"]
 
 IfExists: TypeAlias = Literal["refuse", "append", "replace"]
 
-#: A backlog of this many batches makes ``append`` wait for the disk, so that memory stays bounded.
-_BACKLOG: Final = 10
+#: Rows that come faster than a batch is worth its cost wait for a bigger one, until they are so many times `hotsize` …
+_PATIENCE: Final = 16
+#: … or the hot log has so many bytes.
+_LONG: Final = 8 << 20
+#: So many times `hotsize` make ``append`` wait for a batch that is still at work, so that memory stays bounded: while
+#: the log is short, and when it is long.
+_BACKLOG: Final = 40
+_LONG_BACKLOG: Final = 10
 
 
 def _guarded(call: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -130,7 +136,8 @@ class RowWriter:
 
         Args:
             outdir: the run root; metrics go to ``outdir/plattli``.
-            hotsize: rows in the hot log that start a compaction.
+            hotsize: rows in the hot log that start a compaction; there may be up to 16 times as many, or 40 while
+                the disk is busy, where they come faster than it pays to move them.
             floats: how Python floats are stored, see :mod:`plattli._dtypes`.
             promote: ``"float"`` lets a float turn an integer column into floats.
             config: JSON data, the path of a file relative to ``outdir``, or ``None`` to keep what
@@ -167,6 +174,7 @@ class RowWriter:
         self.run_root.mkdir(parents=True, exist_ok=True)
         self._lock = _fs.RunLock(self.run_root)
         self._log = _hotlog.HotLog(self.root)
+        self._background = Background(f"plattli-compaction-{self.run}")
         try:
             self._open(if_exists, cut or (lambda name: None))
             _config.write(checked, self.root)
@@ -174,7 +182,7 @@ class RowWriter:
             self._lock.release()
             raise
         self._lock.before_takeover = weakref.WeakMethod(self._let_go)
-        weakref.finalize(self, _release, self._lock, self._log)
+        weakref.finalize(self, _release, self._lock, self._log, self._background)
 
     # ---- opening ----------------------------------------------------------------------------------
 
@@ -197,21 +205,17 @@ class RowWriter:
         elif (self.run_root / ARCHIVE).exists():
             _packing.unpack(self.run_root, self.run)
         self.root.mkdir(exist_ok=True)
-        self._publishing = threading.Lock()
-        self._batch: _Batch | None = None
-        self._unsynced: set[Column] = set()
-        #: a column's steps changed and the manifest does not say so yet
-        self._stale = False
-        #: the first so many metrics as the manifest spells them
-        self._entries = bytearray()
-        self._entered = 0
+        self._batch: Batch | None = None
         self._layouts: dict[tuple[str, ...], Layout] = {}
         #: layouts of an older and a newer row of one step -> that of the merged row, its bytes one behind the other
         self._joined: dict[tuple[Layout, Layout], Layout] = {}
-        self._rows: dict[int, Row] = {}
+        self._rows = HotRows()
         self._in_order = True
+        #: how many rows make it worth to ask for a batch
+        self._due = self.hotsize
 
         recovered = _recovery.recover(self.root, self.run, cut)
+        self._store = Store(self.root, recovered.columns)
         self._columns = recovered.columns
         self._strays = recovered.strays
         # a name that differs from the config's in case finds the config where case does not count
@@ -227,14 +231,14 @@ class RowWriter:
         taken = {step: self._taken(row) for step, row in rows.items()}
         self._log.rewrite([row.line(step) for step, row in taken.items()], sync=True)
         self._log.drop_compacting()
-        self._rows = taken
+        self._rows = HotRows(taken.items())
         for step, row in taken.items():
             for column in row.layout.columns:
                 column.newest = max(column.newest, step)
         self._newest = max(self._newest, *taken, -1)
         if self._newest > MAX_NARROW_STEP:
             self._widen([column for column in self._columns.values() if column.newest > MAX_NARROW_STEP])
-        self._list()
+        self._store.list_all()
         if taken and min(taken) <= self._watermark:
             # an interrupted insertion: hot rows must lie above all columns
             self._drain()
@@ -344,7 +348,7 @@ class RowWriter:
     def _commit(self, step: int, row: dict[str, Any]) -> None:
         if step > MAX_NARROW_STEP:
             self._widen([self._columns[name] for name in row])
-        self._list()
+        self._store.list_all()
         packed = self._pack(tuple(row), tuple(row.values()))
         if step > MAX_NARROW_STEP:
             packed.layout.highest = MAX_STEP
@@ -353,18 +357,13 @@ class RowWriter:
     def _widen(self, columns: list[Column]) -> None:
         """Have the manifest say that steps above uint32 may come, before there is one: older readers refuse it then."""
         narrow = [column for column in columns if not column.wide]
-        if not narrow and not self._stale:
+        if not narrow and not self._store.stale:
             return
         self.settle()
-        self._stale = True
+        self._store.stale = True
         obsolete = [old for column in narrow if (old := column.set_wide(True)) is not None]
-        self._publish(sync=bool(obsolete))
+        self._store.publish(sync=bool(obsolete))
         _fs.remove(obsolete)
-
-    def _list(self) -> None:
-        """Have every metric in the manifest."""
-        if self._entered < len(self._columns):
-            self._publish(sync=False, grown=True)
 
     def _pack(self, names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
         layout = self._layout(names)
@@ -374,7 +373,7 @@ class RowWriter:
     def _place(self, step: int, row: Row, numbers: tuple[Any, ...]) -> None:
         layout = row.layout
         if step > self._newest:
-            if len(self._rows) >= self.hotsize:
+            if len(self._rows) >= self._due:
                 self._make_batch()
             self._log.append(layout.line(step, numbers) if layout.numeric else row.line(step))
             self._rows[step] = row
@@ -404,9 +403,9 @@ class RowWriter:
             # the log being compacted holds the oldest of our rows too, and readers go by where a step
             # appears first
             self.settle()
-            ordered = dict(sorted({**rows, step: row}.items()))
-            self._log.rewrite([r.line(s) for s, r in ordered.items()])
-            self._rows, self._in_order = ordered, True
+            ordered = sorted({**dict(rows.items()), step: row}.items())
+            self._log.rewrite([r.line(s) for s, r in ordered])
+            self._rows, self._in_order = HotRows(ordered), True
         row.layout.last = max(row.layout.last, step)
 
     def _merged(self, old: Row, new: Row) -> Row:
@@ -450,12 +449,12 @@ class RowWriter:
                 column.replace(position, value)
             else:
                 self._insert(column, position, step, value)
-            self._unsynced.add(column)
-        self._announce([(column, steps) for column, _ in appended], sync=False)
+            self._store.unsynced.add(column)
+        self._store.announce([(column, steps) for column, _ in appended], sync=False)
         for column, value in appended:
             column.put(steps, [value])
             column.newest = max(column.newest, step)
-            self._unsynced.add(column)
+            self._store.unsynced.add(column)
 
     def _insert(self, column: Column, position: int, step: int, value: Any) -> None:
         """Put a late point between stored ones: its column's tail goes through the hot log again."""
@@ -467,10 +466,10 @@ class RowWriter:
         self._log.rewrite([_hotlog.encode({"step": s, **row}) for s, row in both.items()], sync=True)
         # from here to the end a kill finds every row in the hot log
         column.cut(position)
-        self._publish(sync=True)
+        self._store.publish(sync=True)
         column.cut_files()
         indices = np.array(steps, np.int64)
-        self._announce([(column, indices)], sync=True)
+        self._store.announce([(column, indices)], sync=True)
         column.put(indices, values)
         column.sync()
         self._log.rewrite([r.line(s) for s, r in self._rows.items()], sync=True)
@@ -519,21 +518,19 @@ class RowWriter:
             column = self._columns.get(name)
             if column is None:
                 column = self._new_column(name, code)
-                with self._publishing:
-                    self._columns[name] = column
+                self._store.add(column)
                 self._names.add(name)
             elif column.code != code:
                 self.settle()
                 self._fold()
-                widened = self._stale = True
+                widened = self._store.stale = True
                 if (old := column.rewrite(code)) is not None:
                     obsolete.append(old)
                 self._layouts = {n: x for n, x in self._layouts.items() if column not in x.columns}
                 self._joined.clear()
-        # a program that brings its metrics one by one does not write a manifest for each: it grows by a sixteenth
-        if widened or len(self._columns) - self._entered > self._entered // 16:
+        if widened or self._store.has_many_unlisted():
             # no fsync in the caller's thread: the next batch syncs the manifest before it drops rows
-            self._publish(sync=bool(obsolete), grown=not widened)
+            self._store.publish(sync=bool(obsolete), grown=not widened)
         _fs.remove(obsolete)
 
     def _new_column(self, name: str, code: str) -> Column:
@@ -550,68 +547,46 @@ class RowWriter:
         numbers += [r.values()[column.name] for r in self._rows.values() if column in r.layout.columns]
         return min(numbers), max(numbers)
 
-    def _publish(self, *, sync: bool, grown: bool = False) -> None:
-        """Write the manifest; ``grown`` if nothing changed but that columns joined."""
-        with self._publishing:
-            if self._stale or not grown:
-                self._entries.clear()
-                self._entered = 0
-            # before the specs are read: what a batch announces from now on needs another manifest
-            self._stale = False
-            columns = list(islice(self._columns.values(), self._entered, None))
-            if not self._entered:
-                columns.sort(key=lambda column: not column.wide)  # see _manifest.dump
-            for column in columns:
-                if self._entries:
-                    self._entries += b", "
-                self._entries += _manifest.entry(column.name, column.spec())
-            self._entered = len(self._columns)
-            try:
-                _fs.replace_file(self.root / MANIFEST, _manifest.assemble(self._entries), sync=sync)
-            except OSError:
-                self._stale = True
-                raise
-
-    def _announce(self, parts: Iterable[tuple[Column, np.ndarray[Any, Any]]], *, sync: bool) -> None:
-        """Put the steps of coming values where they belong, and say so in the manifest if need be."""
-        known: dict[Any, list[Segment]] = {}
-        for column, steps in parts:
-            if column.announce(steps, known):
-                self._stale = True
-        if self._stale:
-            self._publish(sync=sync)
-
     # ---- compaction -------------------------------------------------------------------------------
 
     def _make_batch(self) -> None:
-        """Hand all rows but the newest to a background thread, unless one is still at work."""
+        """Hand all rows but the newest to the background, unless it is at work or has hardly rested."""
         batch = self._batch
         if batch is not None:
             if batch.is_alive():
-                if len(self._rows) < _BACKLOG * self.hotsize:
+                if not self._is_overdue():
+                    self._due = len(self._rows) + self.hotsize // 16 + 1
                     return
-                batch.wait()
+                batch.join()
             if batch.error is not None:
                 self._retry(batch)
                 return
-            self._batch = None
+            few = len(self._rows) < _PATIENCE * self.hotsize and self._log.size < _LONG
+            if few and time.monotonic() < batch.rested:
+                self._due = len(self._rows) + self.hotsize // 16 + 1
+                return
         rows = self._rows
-        keep = self._newest
-        kept = {keep: rows[keep]} if keep in rows else {}
+        # the newest row stays hot, so that a second line of its step still finds it
+        newest = rows.get(self._newest)
+        kept = [] if newest is None else [(self._newest, newest)]
         if len(rows) == len(kept):
             return
-        # the newest row stays hot, so that a second line of its step still finds it
-        self._log.rotate([row.line(step) for step, row in kept.items()])
-        self._rows = kept
-        moved = [(step, row) for step, row in rows.items() if step not in kept]
-        if not self._in_order:
-            moved.sort(key=lambda item: item[0])
+        self._log.rotate([row.line(step) for step, row in kept])
+        for step, _ in kept:
+            del rows[step]
+        self._rows = HotRows(kept)
         self._in_order = True
-        self._watermark = max(self._watermark, moved[-1][0])
-        self._batch = _Batch(self, moved)
-        self._batch.begin()
+        self._due = self.hotsize
+        self._watermark = max(self._watermark, rows.highest())
+        batch = Batch(rows, self._move_out)
+        self._background.begin(batch)
+        self._batch = batch
 
-    def _retry(self, batch: _Batch) -> None:
+    def _is_overdue(self) -> bool:
+        backlog = _BACKLOG if self._log.size < _LONG else _LONG_BACKLOG
+        return len(self._rows) >= backlog * self.hotsize
+
+    def _retry(self, batch: Batch) -> None:
         if not batch.told:
             batch.told = True
             warnings.warn(
@@ -620,13 +595,13 @@ class RowWriter:
                 RuntimeWarning,
                 stacklevel=4,
             )
-        if len(self._rows) >= _BACKLOG * self.hotsize:
+        if self._is_overdue():
             # memory must stay bounded: from here on the disk has to take rows before the caller goes on
             self.settle()
             return
-        self._batch = again = _Batch(self, batch.rows)
-        again.told = True
-        again.begin()
+        again = Batch(batch.rows, self._move_out, told=True)
+        self._background.begin(again)
+        self._batch = again
 
     def settle(self) -> None:
         """Wait until no row is on its way into the columns.
@@ -637,9 +612,8 @@ class RowWriter:
         batch = self._batch
         if batch is None:
             return
-        batch.wait()
+        batch.join()
         if batch.error is not None:
-            batch.error = None
             batch.run()
         if batch.error is not None:
             raise RunBrokenError(
@@ -657,33 +631,19 @@ class RowWriter:
         self.settle()
         if not self._rows:
             return
-        rows = sorted(self._rows.items(), key=lambda item: item[0])
+        rows = self._rows
         self._fold()
-        self._compact(rows)
+        self._store.compact(rows)
         self._log.rewrite([])
-        self._rows = {}
+        self._rows = HotRows()
         self._in_order = True
-        self._watermark = max(self._watermark, rows[-1][0])
+        self._due = self.hotsize
+        self._watermark = max(self._watermark, rows.highest())
 
-    def _compact(self, rows: list[tuple[int, Row]]) -> None:
-        """Append rows, ordered by step, to their columns. Runs again from where a failure stopped it."""
-        pieces = by_column(rows)
-        self._move(pieces, sync=True)
-        # the log that holds these rows goes next: they must be as safe without it
-        unsynced, self._unsynced = self._unsynced, set()
-        _fs.sync_files(path for column in {*pieces, *unsynced} for path in column.files())
-
-    def _move(self, pieces: dict[Column, Piece], *, sync: bool) -> None:
-        todo: list[tuple[Column, np.ndarray[Any, Any], Any]] = []
-        for column, (steps, values) in pieces.items():
-            new = int(np.searchsorted(steps, column.last, "right")) if column.last >= 0 else 0
-            if new == 0:
-                todo.append((column, steps, values))
-            elif new < len(steps):
-                todo.append((column, steps[new:], values[new:]))
-        self._announce([(column, steps) for column, steps, _ in todo], sync=sync)
-        for column, steps, values in todo:
-            column.put(steps, values)
+    def _move_out(self, rows: HotRows) -> None:
+        """Move the rows of the log that is being compacted; runs in the background."""
+        self._store.compact(rows)
+        self._log.drop_compacting()
 
     # ---- config, the end --------------------------------------------------------------------------
 
@@ -705,15 +665,16 @@ class RowWriter:
                     self._let_go()  # all rows are in the logs, and the next writer reads them from there
                 else:
                     self.settle()
-                    self._list()
+                    self._store.list_all()
             finally:
+                self._background.end()
                 self._log.close()
                 self._lock.release()
 
     def _let_go(self) -> None:
         """Leave nothing half done for a newer writer in this process, which takes over now."""
-        if self._batch is not None:
-            self._batch.wait()
+        self._store.abandon()
+        self._background.end()
         self._log.close()
 
     @_guarded
@@ -749,9 +710,9 @@ class RowWriter:
         to be synced, or even to be there: a column that has no file yet goes to the archive only.
         """
         self.settle()
-        pieces = by_column(sorted(self._rows.items(), key=lambda item: item[0]))
+        pieces = self._rows.by_column()
         try:
-            self._move({column: piece for column, piece in pieces.items() if column.rows}, sync=False)
+            self._store.move({column: piece for column, piece in pieces.items() if column.rows}, sync=False)
             fresh = {column.name: piece for column, piece in pieces.items() if not column.rows}
             columns = self._columns.items()
             endings = {name: column.ending(fresh.get(name), optimize=optimize) for name, column in columns}
@@ -788,7 +749,7 @@ class RowWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             _fs.replace_file(path, content(), sync=False)
         directories = {path.parent for path in new}
-        _fs.sync_files([*new, *directories, *(path for column in self._unsynced for path in column.files())])
+        self._store.sync(*new, *directories)
         # one manifest for all of it: before, readers find the old files; after, the new ones
         _fs.replace_file(self.root / MANIFEST, _ended(endings))
         for name, ending in endings.items():
@@ -800,6 +761,7 @@ class RowWriter:
 
     def _end(self) -> None:
         self._finished = True
+        self._background.end()
         self._lock.release()
 
     def refuse(self) -> None:
@@ -820,41 +782,6 @@ class RowWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Batch(threading.Thread):
-    """Rows on their way into the columns. Lives until they are there; the interpreter waits for it."""
-
-    def __init__(self, writer: RowWriter, rows: list[tuple[int, Row]]) -> None:
-        super().__init__(name=f"plattli-compaction-{writer.run}")
-        self.rows = rows
-        self.error: Exception | None = None
-        self.told = False
-        self._writer: RowWriter | None = writer
-
-    def begin(self) -> None:
-        """Start, or do the work here and now if there is no thread to be had."""
-        try:
-            self.start()
-        except RuntimeError:  # a limit on threads, or the interpreter is going down
-            self.run()
-
-    def wait(self) -> None:
-        """Return when the work is done, or has failed."""
-        if self.ident is not None:
-            self.join()
-
-    def run(self) -> None:
-        writer = self._writer
-        if writer is None:
-            return
-        try:
-            writer._compact(self.rows)
-            writer._log.drop_compacting()
-        except Exception as error:  # told by whoever waits for the batch: the rows are still in the hot log
-            self.error = error
-        else:
-            self._writer = None  # the writer must not wait for the cycle collector
 
 
 def _holds(stored: tuple[Any, ...], values: tuple[Any, ...], rounds: bool) -> bool:
@@ -889,7 +816,8 @@ def _remove_run(run_root: Path) -> None:
                 path.unlink()
 
 
-def _release(lock: _fs.RunLock, log: _hotlog.HotLog) -> None:
+def _release(lock: _fs.RunLock, log: _hotlog.HotLog, background: Background) -> None:
+    background.end()
     log.close()
     lock.release()
 

@@ -214,7 +214,7 @@ def test_every_end_reads_as_what_it_was(tmp_path: Path) -> None:
 # ---- fork --------------------------------------------------------------------------------------------------
 
 FORK = """
-import os, sys, threading, time, warnings
+import os, sys, time, warnings
 from loggers import PlattliLogger
 run = sys.argv[1]
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -228,7 +228,8 @@ def log():
     logger.log_metrics(dict.fromkeys(names, step / 2), step=step)
 
 def compacting():
-    return any(thread.name.startswith("plattli-compaction") for thread in threading.enumerate())
+    batch = logger.backend()._batch
+    return batch is not None and batch.is_alive()
 
 deadline = time.monotonic() + 60
 children = 0

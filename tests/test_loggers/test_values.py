@@ -642,6 +642,40 @@ if HAS_TORCH:
         assert math.isnan(numbers[-2])
         assert math.copysign(1, numbers[-1]) == -1
 
+    def test_scalars_of_a_device_cross_to_the_host_once():
+        """Twenty of three dtypes, in one call: one copy. A device that is not there is played by a tensor type."""
+        import torch
+        from torch.utils._pytree import tree_map
+
+        crossings: list[str] = []
+
+        class OnDevice(torch.Tensor):
+            @staticmethod
+            def __new__(cls, data):
+                return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype, device="cuda")
+
+            def __init__(self, data):
+                self.data_there = data
+
+            @classmethod
+            def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+                def there(x):
+                    return x.data_there if isinstance(x, cls) else x
+
+                found = func(*tree_map(there, args), **tree_map(there, kwargs or {}))
+                if not isinstance(found, torch.Tensor) or (kwargs or {}).get("device") == torch.device("cpu"):
+                    crossings.append(str(func))
+                    return found
+                return cls(found)
+
+        dtypes = [torch.float32] * 10 + [torch.float64] * 5 + [torch.bfloat16] * 5
+        data = {f"m{i}": torch.tensor(i / 3, dtype=dtype) for i, dtype in enumerate(dtypes)}
+        values, problems = plain({"x": 1.0, **{name: OnDevice(scalar) for name, scalar in data.items()}})
+
+        assert problems == {}
+        assert values == {"x": 1.0, **{name: scalar.item() for name, scalar in data.items()}}
+        assert crossings == ["aten._to_copy.default"]
+
     def test_bad_tensors_cost_their_siblings_nothing():
         """A big one, a complex one and one without data are problems of their own."""
         import torch
