@@ -14,6 +14,7 @@
     ├── RunExistsError       (FileExistsError)        a run is there and nobody said what to do with it
     ├── RunLockedError       (BlockingIOError)        another live process writes the run
     ├── LoggerFinishedError  (RuntimeError)           a verb after ``finish``
+    ├── UnwrittenError       (OSError)                the disk takes nothing, and memory no more, or the run ends
     ├── NoPathError          (ValueError)             a logger that nobody told where to write
     ├── SessionError         (RuntimeError)           a training session used out of order
     ├── RankError            (ValueError)             an environment whose process rank is no number
@@ -71,6 +72,10 @@ class RunLockedError(LoggerError, BlockingIOError):
 
 class LoggerFinishedError(LoggerError, RuntimeError):
     """A verb was called after ``finish``."""
+
+
+class UnwrittenError(LoggerError, OSError):
+    """The disk takes nothing, and lines cannot wait any longer; the message counts them."""
 
 
 class NoPathError(LoggerError, ValueError):

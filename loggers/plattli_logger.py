@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -10,14 +11,16 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from loggers import names as _names
+from loggers._backlog import Backlog, is_outage
 from loggers.contract import JSON
 from loggers.errors import (
     LoggerError,
@@ -28,6 +31,7 @@ from loggers.errors import (
     RunExistsError,
     RunLockedError,
     StepError,
+    UnwrittenError,
 )
 from loggers.values import (
     check_confusion,
@@ -52,6 +56,8 @@ RUN_KEY: Final = "_run"
 _FINAL: Final = ("completed", "early_stop")
 #: Stands in a state's steps for what belongs to no context: ``log_other``, confusions without one.
 _WHOLE_RUN: Final = ""
+#: No room: an archive is made beside the folder, and takes as much again.
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _FLOATS: Final = {float}
 #: All integers up to here are float64s.
 _EXACT: Final = 2**53
@@ -84,7 +90,9 @@ class PlattliLogger:
         logger.log_metrics({"loss": 0.4}, step=1, context="validate")
         logger.finish("completed")                                # runs/digits/metrics.plattli
 
-    After :meth:`log_metrics` returns, the line survives ``kill -9``. One metric has one value per
+    After :meth:`log_metrics` returns, the line survives ``kill -9``. While the disk takes nothing (it is full, fails,
+    is gone), training goes on: one warning says so, and lines wait in memory, up to ``backlog`` bytes of them, until
+    it does. One metric has one value per
     step: logging a (metric, step) again replaces the value, wherever it is by now.
 
     **How values are stored.** Integers as integers. A Python float as float32 where that is exact
@@ -108,6 +116,7 @@ class PlattliLogger:
         floats: Literal["exact", "f32", "f64"] = "exact",
         walltime: bool = True,
         hotsize: int = 500,
+        backlog: int = 64_000_000,
     ) -> None:
         """Describe the run. Nothing is written before the first verb.
 
@@ -122,6 +131,7 @@ class PlattliLogger:
             walltime: log ``<context>/walltime``.
             hotsize: lines that wait in the row-wise log before they become columns; more of them where they come
                 fast.
+            backlog: bytes of memory for lines that the disk does not take; 0 raises ``UnwrittenError`` at once.
         """
         if if_exists not in ("refuse", "append", "replace"):
             raise LoggerError(f"if_exists must be 'refuse', 'append' or 'replace', got {if_exists!r}")
@@ -135,12 +145,18 @@ class PlattliLogger:
         self._floats: Literal["exact", "f32", "f64"] = floats
         self._walltime = walltime
         self._hotsize = hotsize
+        self._backlog_size = backlog
         self._status: str | None = None
         #: why this object writes nothing (a fork's or a pickle's copy), or ``None``
         self._inert: str | None = None
         self._writer: RowWriter | None = None
+        #: what the disk did not take, while it takes nothing
+        self._backlog: Backlog | None = None
         self._mutex = threading.RLock()
         self._config: dict[str, Any] = {}
+        self._unsaved = False
+        #: contexts with a slash, which the config lists
+        self._slashed: set[str] = set()
         #: (context, has epoch, metric names) -> what such a line is on disk
         self._lines: dict[tuple[Any, ...], _Line] = {}
         #: context -> highest step logged in it
@@ -173,7 +189,7 @@ class PlattliLogger:
             MetricNameError: a context that nothing can store. Nothing was written.
             MetricValueError: names what could not be stored; the rest of the line was.
             RunExistsError: the directory holds a run already.
-            OSError: the disk failed. Nothing was written.
+            UnwrittenError: the disk takes nothing, and memory is used up. Nothing was written.
         """
         if type(step) is not int or not 0 <= step <= MAX_STEP:
             step = _storable(check_step(step))
@@ -197,10 +213,12 @@ class PlattliLogger:
                     key = (context, epoch is None, *values)
                 line = self._new_line(context, epoch is None, values)
             writer = self._writer
-            if writer is None or self._status is not None:
-                writer = self._open()
-                if writer is None:
+            if writer is None or self._status is not None or self._backlog is not None:
+                opened = self._open()
+                if opened is None:
                     return
+            else:
+                opened = writer
             row = (*values.values(),)
             if line.keep is not None:
                 row = tuple([row[i] for i in line.keep])
@@ -212,7 +230,10 @@ class PlattliLogger:
                 now = time.time() if given is None else float(given)
                 # an np.float64 makes the column one, whatever `floats` says of the metrics
                 row = (*row, now if known is not None else np.float64(now))
-            unfit = writer.append(step, line.names, row, floats=floats)
+            try:
+                unfit = opened.append(step, line.names, row, floats=floats)
+            except (OSError, plattli_errors.RunBrokenError) as error:
+                unfit = self._wait(error).append(step, line.names, row, floats=floats)
             if known is None:
                 self._remember(key, line)
             if step > self._steps.get(context, -1):
@@ -270,25 +291,27 @@ class PlattliLogger:
         new = plain_params(params)
         refused = new.pop(RUN_KEY, None)
         with self._mutex:
-            if self._open() is None:
-                return
-            known = {k: v for k, v in self._config.items() if k in new}
-            if changed := {k: v for k, v in known.items() if not _same(v, new[k])}:
-                self._run_info["params_history"].append({"time": _now(), "params": changed})
-            if changed or len(known) < len(new):
-                self._config.update(new)
-                self._save_config()
+            self._change(partial(self._set_params, new))
         if refused is not None:
             raise MetricValueError(f"the param {RUN_KEY!r} is the logger's own; give it another name")
+
+    def _set_params(self, new: dict[str, JSON]) -> None:
+        known = {k: v for k, v in self._config.items() if k in new}
+        if changed := {k: v for k, v in known.items() if not _same(v, new[k])}:
+            self._run_info["params_history"].append({"time": _now(), "params": changed})
+        if changed or len(known) < len(new):
+            self._config.update(new)
+            self._unsaved = True
 
     def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
         """Add tags to the run."""
         new = plain_tags(tags)
         with self._mutex:
-            if self._open() is None:
-                return
-            self._run_info["tags"].update(new)
-            self._save_config()
+            self._change(partial(self._set_tags, new))
+
+    def _set_tags(self, new: dict[str, Any]) -> None:
+        self._run_info["tags"].update(new)
+        self._unsaved = True
 
     def log_other(self, key: str, value: Any) -> None:
         """Store a value as JSON under ``other/<key>``, at the current step."""
@@ -323,12 +346,15 @@ class PlattliLogger:
     def _append_json(self, full_name: str, context: str, step: int | None, data: Any) -> None:
         stored = _names.encode(full_name)
         with self._mutex:
-            writer = self._open()
-            if writer is None:
+            opened = self._open()
+            if opened is None:
                 return
             if step is None:
                 step = max(self._steps.values(), default=0)
-            unfit = writer.append(step, (stored,), (Json(data),))
+            try:
+                unfit = opened.append(step, (stored,), (Json(data),))
+            except (OSError, plattli_errors.RunBrokenError) as error:
+                unfit = self._wait(error).append(step, (stored,), (Json(data),))
             if not unfit and step > self._steps.get(context, -1):
                 if "/" in context:
                     self._note_context(context)
@@ -338,9 +364,28 @@ class PlattliLogger:
 
     def _note_context(self, context: str) -> None:
         """Say in the config that a context has a slash: readers split a metric's name at the first one otherwise."""
+        if context not in self._slashed:
+            self._slashed.add(context)
+            self._change(partial(self._set_context, context))
+
+    def _set_context(self, context: str) -> None:
         if context not in self._run_info.setdefault("contexts", []):
             self._run_info["contexts"].append(context)
+            self._unsaved = True
+
+    def _change(self, change: Callable[[], None]) -> None:
+        """Change the config, and save it; later if the disk takes nothing now."""
+        opened = self._open()
+        if opened is None:
+            return
+        if isinstance(opened, Backlog):
+            opened.change(change)
+            return
+        change()
+        try:
             self._save_config()
+        except OSError as error:
+            self._wait(error)
 
     # ---- the life of a run ------------------------------------------------------------------------
 
@@ -352,6 +397,7 @@ class PlattliLogger:
 
         Raises:
             LoggerFinishedError: it was finished before.
+            UnwrittenError: the disk takes nothing. The message says what is missing; ``finish`` can be called again.
         """
         check_status(status)
         with self._mutex:
@@ -362,16 +408,44 @@ class PlattliLogger:
             if self._writer is None and self._if_exists == "refuse" and exists(self._directory):
                 self._status = status  # nothing was logged here: the run that is there is not ours
                 return
-            writer = self._open()
-            if writer is None:
+            opened = self._open()
+            if opened is None:
                 return
-            self._run_info.update(status=status, finished=_now())
-            self._save_config()
-            if status in _FINAL:
-                writer.finish()
-            else:
-                writer.close()
+            if isinstance(opened, Backlog) and not opened.retry():
+                raise UnwrittenError(
+                    f"{opened.describe()}; the run did not end as {status!r}: make room and call finish again, or "
+                    f"they are lost with this process"
+                ) from opened.error
+            try:
+                self._end(status)
+            except (OSError, plattli_errors.RunBrokenError) as error:
+                if not is_outage(error):
+                    raise
+                raise UnwrittenError(
+                    f"run {self._directory.name!r} did not end as {status!r}: {error}; all its lines are in "
+                    f"{self._directory}: make room and call finish again, or go on with the run later"
+                ) from error
             self._status = status
+
+    def _end(self, status: str) -> None:
+        writer = self._begin()
+        self._run_info.update(status=status, finished=_now())
+        self._unsaved = True
+        self._save_config()
+        if status not in _FINAL:
+            writer.close()
+            return
+        run = self._directory.name
+        try:
+            writer.finish()
+        except OSError as error:
+            if writer.lost is not None:  # the archive is complete
+                self._warn_once(f"run {run!r} is finished, and its folder could not be removed ({error})")
+            elif error.errno in _FULL:
+                self._warn_once(f"run {run!r} stays a folder: the disk has no room for an archive, too ({error})")
+                writer.finish(zip=False)
+            else:
+                raise
 
     def run_id(self) -> str:
         """Return the run's id, which a resume keeps and which no other run has."""
@@ -383,6 +457,8 @@ class PlattliLogger:
     def logger_state(self) -> dict[str, JSON]:
         """Return where the run is and how far it has come, per context."""
         with self._mutex:
+            if self._backlog is not None:
+                self._backlog.retry()  # a checkpoint goes with what is on disk, if that can be
             steps: dict[str, JSON] = dict(self._steps)
             return {
                 "run_id": self._run_id,
@@ -400,6 +476,7 @@ class PlattliLogger:
         Raises:
             RecordError: the state is none of ours, or the directory holds another run or none.
             RunLockedError: another live process writes the run.
+            OSError: the disk failed.
         """
         run_id, steps = _check_state(state)
         with self._mutex:
@@ -410,6 +487,8 @@ class PlattliLogger:
                     f"this logger has begun run {self._run_id!r} already, and the state is of {run_id!r}: "
                     f"reattach before logging anything"
                 )
+            if self._backlog is not None and not self._backlog.retry():
+                raise UnwrittenError(f"{self._backlog.describe()}; reattach when it does") from self._backlog.error
             # a writer that is open is not closed: the new one takes the lock over, so that nobody who looks
             # meanwhile finds the run without an owner
             contexts = self._check_identity(run_id, steps, state)
@@ -439,8 +518,8 @@ class PlattliLogger:
             )
         return list(about.get("contexts", []))
 
-    def _open(self) -> RowWriter | None:
-        """Return the writer, started if need be; ``None`` for a copy that must not write."""
+    def _open(self) -> RowWriter | Backlog | None:
+        """Return what takes lines, started if need be; ``None`` for a copy that must not write."""
         if self._inert is not None:
             self._warn_once(f"this copy of the logger of run {self._run_id!r} writes nothing: {self._inert}")
             return None
@@ -449,6 +528,15 @@ class PlattliLogger:
                 f"run {self._run_id!r} is finished as {self._status!r}; to go on with it, reattach a state or "
                 f"create a logger with if_exists='append'"
             )
+        if self._backlog is not None:
+            return self._backlog
+        try:
+            return self._begin()
+        except OSError as error:
+            return self._wait(error)
+
+    def _begin(self) -> RowWriter:
+        """Return the writer, started if need be."""
         if self._writer is None:
             if self._if_exists == "refuse" and exists(self._directory):
                 raise RunExistsError(
@@ -456,16 +544,28 @@ class PlattliLogger:
                     f"call reattach(state) first; to go on after its last step, create the logger with "
                     f"if_exists='append'; to remove it, with if_exists='replace'"
                 )
-            self._start(
+            return self._start(
                 "replace" if self._if_exists == "replace" else "append",
                 lambda name: None,
                 goes_on=self._if_exists == "append",
             )
-        elif self._writer.lost is not None:
+        if self._writer.lost is not None:
             self._writer.refuse()
+        self._save_config()
         return self._writer
 
-    def _start(self, if_exists: Literal["append", "replace"], cut: Any, *, goes_on: bool = False) -> None:
+    def _wait(self, error: OSError | plattli_errors.RunBrokenError) -> Backlog:
+        """Let lines wait until the disk takes them; raise an error that is none of the disk's."""
+        if not is_outage(error):
+            raise error
+        if self._backlog is None:
+            self._backlog = Backlog(self._directory.name, self._backlog_size, error, self._begin, self._go_on)
+        return self._backlog
+
+    def _go_on(self) -> None:
+        self._backlog = None
+
+    def _start(self, if_exists: Literal["append", "replace"], cut: Any, *, goes_on: bool = False) -> RowWriter:
         fresh = not exists(self._directory)
         try:
             writer = RowWriter(
@@ -490,14 +590,16 @@ class PlattliLogger:
             versions={"plattli-loggers": __version__, "python": platform.python_version()},
         )
         self._writer = writer
+        self._unsaved = True
+        self._slashed.clear()
         self._lines.clear()
+        contexts = run.get("contexts", [])
+        for name in writer.metrics:
+            context, newest = _context_of(_names.decode(name), contexts), writer.newest_of(name)
+            if newest > self._steps.get(context, -1):
+                self._steps[context] = newest
         self._save_config()
-        if not self._steps:
-            contexts = run.get("contexts", [])
-            for name in writer.metrics:
-                context, newest = _context_of(_names.decode(name), contexts), writer.newest_of(name)
-                if newest > self._steps.get(context, -1):
-                    self._steps[context] = newest
+        return writer
 
     @property
     def _run_info(self) -> dict[str, Any]:
@@ -505,8 +607,9 @@ class PlattliLogger:
         return info
 
     def _save_config(self) -> None:
-        if self._writer is not None:
+        if self._unsaved and self._writer is not None:
             self._writer.set_config(self._config)
+            self._unsaved = False
 
     # ---- around the verbs -------------------------------------------------------------------------
 
@@ -521,6 +624,7 @@ class PlattliLogger:
             "directory": str(self._directory.resolve()),
             "status": self._status or ("running" if self._writer is not None else "not started"),
             "step": max(self._steps.values(), default=-1),
+            "waiting": 0 if self._backlog is None else len(self._backlog),
         }
 
     def _warn_once(self, message: str) -> None:
@@ -536,6 +640,7 @@ class PlattliLogger:
             "floats": self._floats,
             "walltime": self._walltime,
             "hotsize": self._hotsize,
+            "backlog": self._backlog_size,
             "steps": dict(self._steps),
         }
 
@@ -564,6 +669,9 @@ def _after_fork_in_child() -> None:
     for logger in list(_LIVE):
         logger._inert = "it is in a forked process, and the parent goes on with the run"
         logger._writer = None
+        if logger._backlog is not None:
+            logger._backlog.forget()  # the parent's lines
+            logger._backlog = None
         logger._mutex = threading.RLock()  # another thread may have held it at the fork
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 #: What changes a file system. A write is killed before it and, as a torn one, in its middle.
-_OPERATIONS = (
+OPERATIONS = (
     "open", "write", "pwrite", "rename", "replace", "unlink", "remove", "ftruncate", "truncate", "mkdir", "rmdir",
     "symlink", "fsync",
 )  # fmt: skip
@@ -74,7 +74,7 @@ def run_killed(program: Callable[[Callable[[object], None]], None], at: int) -> 
         os.close(read)
         try:
             countdown = _Countdown(at)
-            for name in _OPERATIONS:
+            for name in OPERATIONS:
                 setattr(os, name, countdown.wrap(name))
             builtins.open = io.open = countdown.wrap_open()  # type: ignore[assignment]
             program(lambda fact: real_write(write, f"{fact}\n".encode()))
@@ -110,4 +110,4 @@ def every_kill(
             return
 
 
-__all__ = ["every_kill", "run_killed"]
+__all__ = ["OPERATIONS", "every_kill", "run_killed"]

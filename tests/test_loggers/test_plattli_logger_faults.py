@@ -1,0 +1,322 @@
+"""A disk that fails, is full, or is gone for a while: training goes on, and nothing that was logged is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loggers import PlattliLogger, logger_info
+from loggers.errors import MetricValueError, UnwrittenError
+from plattli import Reader
+from plattli.runinfo import run_info
+from tests.faults import failing_disk
+from tests.test_loggers.plattli_runs import Points, about, stored
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def lines() -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Lines that go all the ways there are: promotions, JSON, new metrics, late, joined and repeated points."""
+    for step in range(1, 13):
+        yield step, "train", {"loss": step / 7 if step > 4 else float(step), "n": step}
+        if step % 4 == 1:
+            yield step, "train", {"note": [step, "x"]}
+        if step % 3 == 2:
+            yield step, "validate", {"loss": step * 0.5}
+    yield 2, "train", {"loss": -1.0}
+    yield 3, "late", {"a": 1}
+    yield 5, "train", {"n": 0.5}
+
+
+def log_all(logger: PlattliLogger) -> Points:
+    expected: Points = {}
+    logger.log_params({"lr": 0.1})
+    for step, context, metrics in lines():
+        logger.log_metrics(metrics, step=step, context=context)
+        for name, value in metrics.items():
+            expected.setdefault(f"{context}/{name}", {})[step] = value
+    logger.log_tags(["seen"])
+    return expected
+
+
+def new_logger(run: Path, **options: Any) -> PlattliLogger:
+    return PlattliLogger(run, walltime=False, hotsize=4, **options)
+
+
+@pytest.mark.parametrize(("code", "count"), [(errno.EIO, 1), (errno.EACCES, 1), (errno.ENOSPC, 7), (errno.EROFS, 40)])
+def test_operations_fail_anywhere(tmp_path: Path, code: int, count: int) -> None:
+    """From the n-th file operation on some fail, for each n: every line is there at the end, as logged, once."""
+    step = 1 if count == 1 else 3
+    for first in range(1, 10_000, step):
+        run = tmp_path / str(first)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            with failing_disk(first, count, code) as disk:
+                logger = new_logger(run)
+                expected = log_all(logger)
+                with contextlib.suppress(UnwrittenError):
+                    logger.finish("completed")
+                disk.heal()
+                hit = disk.failed
+                if logger_info(logger)["status"] != "completed":
+                    logger.finish("completed")
+        assert stored(run) == expected, first
+        info = run_info(run)
+        assert (info.status, info.tags, info.params) == ("completed", {"seen": True}, {"lr": 0.1}), first
+        shutil.rmtree(run)
+        if not hit:
+            break
+    assert first > 50
+
+
+def test_a_disk_that_fails_for_long_is_told_once(run: Path) -> None:
+    """One warning when it begins, one when it ends; lines and params of the time between are there then."""
+    logger = new_logger(run)
+    logger.log_metrics({"loss": 0.0}, step=0)
+    with failing_disk(code=errno.ENOSPC) as disk, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        expected = log_all(logger)
+        said = [str(one.message) for one in caught]
+        assert len(said) == 1
+        assert "'run': the disk takes nothing ([Errno 28] No space left on device" in said[0]
+        waiting = logger_info(logger)["waiting"]
+        assert waiting == len(list(lines()))
+        disk.heal()
+        assert logger.logger_state()["step"] == 12
+        assert [str(one.message) for one in caught][1:] == [
+            f"run 'run': the disk takes lines again; the {waiting} that waited are written"
+        ]
+
+    assert logger_info(logger)["waiting"] == 0
+    assert stored(run) == {**expected, "train/loss": {0: 0.0, **expected["train/loss"]}}
+    assert run_info(run).params == {"lr": 0.1}
+    logger.finish("completed")
+
+
+def test_finish_says_what_is_missing_and_can_be_called_again(run: Path) -> None:
+    """While nothing goes to the disk the run does not end, and readers see what was there before."""
+    logger = new_logger(run)
+    logger.log_metrics({"loss": 0.5}, step=1)
+    with failing_disk() as disk, pytest.warns(RuntimeWarning):
+        logger.log_metrics({"loss": 0.25}, step=2)
+        logger.log_metrics({"loss": 0.125}, step=3)
+        with pytest.raises(UnwrittenError, match=r"2 lines \(steps 2 to 3\) wait in memory; the run did not end as 'com"):
+            logger.finish("completed")
+        assert stored(run) == {"train/loss": {1: 0.5}}
+        disk.heal()
+        logger.finish("completed")
+
+    assert stored(run) == {"train/loss": {1: 0.5, 2: 0.25, 3: 0.125}}
+    assert about(run)["status"] == "completed"
+
+
+def test_memory_is_bounded(run: Path) -> None:
+    """The line for which there is none left raises and is not kept; those before it are written in the end."""
+    logger = new_logger(run, backlog=2000)
+    logged = []
+    with failing_disk() as disk, pytest.warns(RuntimeWarning):
+        with pytest.raises(UnwrittenError, match=r"the line at step \d+ was not logged"):
+            for step in range(100):
+                logger.log_metrics({"loss": step / 4}, step=step)
+                logged.append(step)
+        with pytest.raises(UnwrittenError):
+            logger.log_metrics({"text": "x" * 2000}, step=200)
+        disk.heal()
+        logger.log_metrics({"loss": 9.0}, step=100)
+    logger.finish("completed")
+
+    assert 3 < len(logged) < 20
+    assert stored(run) == {"train/loss": {**{step: step / 4 for step in logged}, 100: 9.0}}
+
+
+def test_no_backlog(run: Path) -> None:
+    """``backlog=0`` raises at once, and what was not logged is not there."""
+    logger = new_logger(run, backlog=0)
+    logger.log_metrics({"loss": 0.5}, step=1)
+    with failing_disk() as disk, pytest.warns(RuntimeWarning):
+        with pytest.raises(UnwrittenError, match="step 2 was not logged"):
+            logger.log_metrics({"loss": 0.25}, step=2)
+        disk.heal()
+        logger.log_metrics({"loss": 0.125}, step=3)
+    logger.finish("completed")
+
+    assert stored(run) == {"train/loss": {1: 0.5, 3: 0.125}}
+
+
+def test_a_directory_that_cannot_be_made_yet(tmp_path: Path) -> None:
+    """Nothing at construction, one warning at the first verb, and all is there once the directory can be made."""
+    (tmp_path / "disk").write_text("not mounted")
+    run = tmp_path / "disk" / "run"
+    logger = new_logger(run)
+    with pytest.warns(RuntimeWarning) as caught:
+        expected = log_all(logger)
+        logger.log_metrics({"a": 1}, step=1, context="deep/er")
+        expected["deep/er/a"] = {1: 1}
+        assert len(caught) == 1
+        assert "Not a directory" in str(caught[0].message)
+        (tmp_path / "disk").unlink()
+        logger.finish("completed")
+
+    assert stored(run) == expected
+    assert run_info(run).params == {"lr": 0.1}
+    assert about(run)["contexts"] == ["deep/er"]
+
+
+def test_a_directory_that_is_gone_for_a_while(tmp_path: Path) -> None:
+    """Moved away and put back, with compactions in between."""
+    run, away = tmp_path / "run", tmp_path / "away"
+    logger = new_logger(run)
+    for step in range(6):
+        logger.log_metrics({"loss": step / 4}, step=step)
+    logger.logger_state()
+    run.rename(away)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for step in range(6, 40):
+            logger.log_metrics({"loss": step / 4}, step=step)
+        shutil.rmtree(run, ignore_errors=True)
+        away.rename(run)
+        for step in range(40, 60):
+            logger.log_metrics({"loss": step / 4}, step=step)
+        logger.finish("completed")
+
+    assert stored(run) == {"train/loss": {step: step / 4 for step in range(60)}}
+
+
+def test_a_value_that_no_column_holds_is_told_when_it_is_written(run: Path) -> None:
+    """It cannot be refused while nobody knows the columns; its siblings are stored."""
+    logger = new_logger(run)
+    logger.log_metrics({"n": 1, "loss": 0.5}, step=1)
+    with failing_disk() as disk, pytest.warns(RuntimeWarning) as caught:
+        logger.log_metrics({"n": "text", "loss": 0.25}, step=2)
+        disk.heal()
+        logger.logger_state()
+    logger.finish("completed")
+
+    assert any("train/n at step 2 is not stored" in str(one.message) for one in caught)
+    assert stored(run) == {"train/n": {1: 1}, "train/loss": {1: 0.5, 2: 0.25}}
+    logger = new_logger(run.with_name("other"))
+    logger.log_metrics({"n": 1}, step=1)
+    with pytest.raises(MetricValueError, match="n"):  # the same without an outage
+        logger.log_metrics({"n": "text"}, step=2)
+    logger.finish("completed")
+
+
+def test_lines_that_nobody_can_write_any_more_are_counted(run: Path) -> None:
+    """A logger that is dropped in the middle of an outage says what goes with it."""
+    logger = new_logger(run)
+    logger.log_metrics({"loss": 0.5}, step=1)
+    with failing_disk():
+        with pytest.warns(RuntimeWarning, match="takes nothing"):
+            logger.log_metrics({"loss": 0.25}, step=2)
+        with pytest.warns(RuntimeWarning, match=r"1 lines waited .* are lost now \(steps 2 to 2\)"):
+            del logger
+            gc.collect()
+
+
+def test_a_resume_on_a_disk_that_fails_is_refused(run: Path) -> None:
+    """Which step a run goes on at is no matter for later."""
+    logger = new_logger(run)
+    for step in range(6):
+        logger.log_metrics({"loss": step / 4}, step=step)
+        if step == 3:
+            state = logger.logger_state()
+    logger.finish("interrupted")
+    logger = new_logger(run)
+    with failing_disk(), pytest.raises(OSError, match="Input/output"):
+        logger.reattach(state)
+    logger.reattach(state)
+    logger.log_metrics({"loss": 9.0}, step=4)
+    logger.finish("completed")
+
+    assert stored(run) == {"train/loss": {0: 0.0, 1: 0.25, 2: 0.5, 3: 0.75, 4: 9.0}}
+
+
+# ---- a disk that is really full ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    disk = tmp_path / "small"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("this platform does not let tests mount a file system")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all the room that is left."""
+    path = disk / "filler"
+    with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return path
+
+
+@pytest.mark.parametrize("when", ["logging", "first verb", "finish"])
+def test_no_room(small_disk: Path, when: str) -> None:
+    """Whatever comes when there is none: it is written when there is."""
+    run = small_disk / "run"
+    logger = new_logger(run)
+    expected: Points = {"train/loss": {}}
+
+    def log(steps: range) -> None:
+        for step in steps:
+            logger.log_metrics({"loss": step / 4}, step=step)
+            expected["train/loss"][step] = step / 4
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        if when != "first verb":
+            log(range(50))
+        filler = fill(small_disk)
+        if when == "finish":
+            with pytest.raises(UnwrittenError, match="No space left"):
+                logger.finish("completed")
+        else:
+            step = 50
+            while not logger_info(logger)["waiting"]:  # what is begun of a block is free
+                log(range(step, step := step + 100))
+            with Reader(run) if when != "first verb" else contextlib.nullcontext() as reader:
+                found = stored(run, reader) if reader else {}
+            assert found.get("train/loss", {}).items() <= expected["train/loss"].items()
+        filler.unlink()
+        log(range(100_000, 100_020))
+        logger.finish("completed")
+
+    assert stored(run) == expected
+    assert about(run)["status"] == "completed"
+
+
+def test_no_room_for_an_archive_beside_the_folder(small_disk: Path) -> None:
+    """A run that fills more than half of a disk ends as a folder, and says so."""
+    run = small_disk / "run"
+    logger = PlattliLogger(run, walltime=False, hotsize=200)
+    count = 30_000
+    for step in range(count):
+        logger.log_metrics({"loss": step / 4}, step=step)
+    logger.backend().drain()
+    filler = small_disk / "filler"
+    free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+    filler.write_bytes(b"x" * (free - (40 << 10)))
+    with pytest.warns(RuntimeWarning, match="stays a folder"):
+        logger.finish("completed")
+
+    assert not (run / "metrics.plattli").exists()
+    assert run_info(run).status == "completed"
+    assert stored(run) == {"train/loss": {step: step / 4 for step in range(count)}}
