@@ -156,6 +156,9 @@ class Column:
             elif column.segments and column.segments[-1].stop is not None:
                 # a column shorter than its closed segments: the steps follow the values
                 column.segments = _indices.close(column.segments, column.rows)
+        if not column.rows:
+            # no segments, no files: those of a column that is to have another dtype would be missed
+            column.segments = []
         column._announced = column.segments
         if column.code == JSONL and column.rows != available:
             column._bytes = _end_of_line(column.path, column.rows)
