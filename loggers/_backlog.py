@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from loggers.errors import LoggerError, UnwrittenError
 from plattli.errors import PlattliError, RunBrokenError

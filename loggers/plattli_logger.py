@@ -359,8 +359,8 @@ class PlattliLogger:
                 if "/" in context:
                     self._note_context(context)
                 self._steps[context] = step
-        for error in unfit.values():
-            raise_for({full_name: str(error)}, where=f"run {self._directory.name!r}")
+        for problem in unfit.values():
+            raise_for({full_name: str(problem)}, where=f"run {self._directory.name!r}")
 
     def _note_context(self, context: str) -> None:
         """Say in the config that a context has a slash: readers split a metric's name at the first one otherwise."""

@@ -290,7 +290,7 @@ class RunLock:
         fd, self._fd = self._fd, -1
         if self.lost is None:
             self.lost = "the lock was released"
-            # unlink while the lock is still ours, so that nobody else's file is removed; a file that stays locks nothing
+            # unlink while the lock is still ours, so that nobody else's file is removed; one that stays locks nothing
             with contextlib.suppress(OSError):
                 self._path.unlink()
         os.close(fd)

@@ -25,7 +25,6 @@ class TestPlattliLogger(LoggerContract):
         return plattli_run(directory)
 
 
-@pytest.mark.xfail(reason="a cut removes the tightened value file and makes none of the dtype that the manifest says")
 def test_an_archive_cut_to_nothing_twice_can_be_read(tmp_path: Path) -> None:
     """A finished run, from which a checkpoint of its very beginning is resumed two times."""
     logger = PlattliLogger(tmp_path)

@@ -113,7 +113,7 @@ def test_finish_says_what_is_missing_and_can_be_called_again(run: Path) -> None:
     with failing_disk() as disk, pytest.warns(RuntimeWarning):
         logger.log_metrics({"loss": 0.25}, step=2)
         logger.log_metrics({"loss": 0.125}, step=3)
-        with pytest.raises(UnwrittenError, match=r"2 lines \(steps 2 to 3\) wait in memory; the run did not end as 'com"):
+        with pytest.raises(UnwrittenError, match=r"2 lines \(steps 2 to 3\) wait in memory; the run did not end"):
             logger.finish("completed")
         assert stored(run) == {"train/loss": {1: 0.5}}
         disk.heal()
