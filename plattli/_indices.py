@@ -122,25 +122,32 @@ def to_array(
     Raises:
         CorruptRunError: a step is too high for that, or the segments have fewer rows.
     """
-    highest = MAX_STEP if wide else MAX_NARROW_STEP
-    steps = np.empty(max(0, rows - first), np.uint64 if wide else np.uint32)
+    highest, dtype = (MAX_STEP, np.uint64) if wide else (MAX_NARROW_STEP, np.uint32)
+    pieces: list[np.ndarray[Any, np.dtype[Any]]] = []
     at = -first
     for segment, length in _lengths(segments, rows):
-        skip = max(0, -at)
         end = segment.start + length * segment.step
         if end - segment.step > highest:
             raise CorruptRunError(f"segment {segment} with {length} rows has steps above {highest}")
-        if skip < length:
-            begin = segment.start + skip * segment.step
-            if end > MAX_STEP:  # the last step is not, but no arange takes such an end
-                values = np.arange(length - skip, dtype=np.int64) * min(segment.step, MAX_STEP) + begin
-            else:
-                values = np.arange(begin, end, segment.step, dtype=np.int64)
-            steps[at + skip : at + length] = values
+        if (skip := max(0, -at)) < length:
+            pieces.append(_steps(segment, skip, length, dtype))
         at += length
     if at < rows - first:
         raise CorruptRunError(f"segments hold {at + first} steps, {rows} were wanted")
-    return steps
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, dtype)
+
+
+def _steps(segment: Segment, first: int, behind: int, dtype: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    # rows first .. behind - 1 of a segment, whose last step the dtype holds
+    begin, end = (segment.start + row * segment.step for row in (first, behind))
+    if behind - first == 1:
+        return np.array([begin], dtype)
+    if end > MAX_STEP:  # the last step is not, but no arange takes such an end
+        steps = np.arange(behind - first, dtype=dtype)
+        steps *= dtype(segment.step)
+        steps += dtype(begin)
+        return steps
+    return np.arange(begin, end, segment.step, dtype=dtype)
 
 
 def step_at(segments: Sequence[Segment], row: int) -> int:

@@ -10,26 +10,21 @@ import importlib
 import io
 import re
 import warnings
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, Final, cast
 
+from plattli._directory import HEADER_SIZE, TAIL, Member, data_start, is_another
 from plattli._format import HIDDEN_QUERY, JSONL
-from plattli._source import Blob, Bundle, Extent, Unpacked, data_start, is_stored
-from plattli.errors import CorruptRunError, NotARunError, RemoteError
+from plattli._source import Blob, Bundle, Extent, Unpacked
+from plattli.errors import NotARunError, RemoteError
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
-#: What is read first: most central directories, and the manifest, are in it.
-_TAIL: Final = 16 << 10
 #: Members up to this size come with their header in one request.
 _SMALL: Final = 64 << 10
-_HEADER_SIZE: Final = 30  # of a member; its name and an extra field follow
 #: Room for a member's extra field, which may be longer in the header than in the central directory.
 _MORE_EXTRA: Final = 64
-_HAS_NO_CRC: Final = 0x08  # flag bit: the header was written before the data were known
-_IS_UTF8: Final = 0x800  # flag bit: of the name
 _GONE: Final = (404, 410)
 
 
@@ -53,72 +48,49 @@ class RemoteArchive(Bundle):
             NotARunError: there is nothing, or no archive of a run.
             RemoteError: the server cannot be reached or refuses.
         """
-        self._file = _RangeFile(url, options or {})
-        super().__init__(self._file.shown, cast(IO[bytes], self._file))
+        self._ranges = _RangeFile(url, options or {})
+        with self._ranges.keeping():
+            super().__init__(self._ranges.shown, self._ranges)
         self._scanned: set[str] = set()
 
     @contextmanager
     def open(self, file: str) -> Iterator[Blob]:
         """See :meth:`Source.open`."""
         _, member = self._member(file)
-        if not is_stored(member):
+        if member.packed is not None:
             yield Unpacked(self.read(file))
             return
         # the lines of JSON are found by looking at all of them, once
-        at_once = member.file_size <= _SMALL or (file.endswith(f".{JSONL}") and file not in self._scanned)
+        at_once = member.size <= _SMALL or (file.endswith(f".{JSONL}") and file not in self._scanned)
         self._scanned.add(file)
-        with self._file.held(*self._stretch(member, member.file_size if at_once else 0)):
-            start = data_start(self._file.pread, self._file.size, member, self.root)
-            self._check_header(member)
-            yield _Checked(self._file, start, member)
+        with self._ranges.held(*_stretch(member, member.size if at_once else 0)):
+            yield _Checked(self._ranges, data_start(self._ranges, member, self.root), member)
 
     def read(self, file: str) -> bytes:
         """See :meth:`Source.read`."""
         _, member = self._member(file)
-        with self._file.held(*self._stretch(member, member.compress_size)):
+        with self._ranges.held(*_stretch(member, member.packed.compress_size if member.packed else member.size)):
             return super().read(file)
 
-    def _stretch(self, member: zipfile.ZipInfo, size: int) -> tuple[int, int]:
-        """Return where a member's header and the ``size`` bytes behind it are, about."""
-        start = member.header_offset
-        length = _HEADER_SIZE + len(member.orig_filename.encode()) + size
-        return start, start + length + (len(member.extra) + _MORE_EXTRA if size else 0)
 
-    def _check_header(self, member: zipfile.ZipInfo) -> None:
-        # nothing keeps a URL from leading to another archive from one request to the next
-        header = self._file.pread(_HEADER_SIZE, member.header_offset)
-        length = int.from_bytes(header[26:28], "little")
-        name = self._file.pread(length, member.header_offset + _HEADER_SIZE)
-        encoding = "utf-8" if member.flag_bits & _IS_UTF8 else "cp437"
-        crc = int.from_bytes(header[14:18], "little")
-        if name != member.orig_filename.encode(encoding) or not (member.flag_bits & _HAS_NO_CRC or crc == member.CRC):
-            raise _changed(self.root, member)
-
-    def close(self) -> None:
-        """Forget what was read."""
-        super().close()
-        self._file.close()
-
-
-def _changed(url: object, member: zipfile.ZipInfo) -> CorruptRunError:
-    return CorruptRunError(
-        f"{member.filename} is not what the directory of {url} says: the archive was replaced since it was "
-        f"opened, or is damaged; open a new reader"
-    )
+def _stretch(member: Member, size: int) -> tuple[int, int]:
+    """Return where a member's header and the ``size`` bytes behind it are, about."""
+    length = HEADER_SIZE + len(member.name) + size
+    return member.header, member.header + length + (member.extra + _MORE_EXTRA if size else 0)
 
 
 class _Checked(Extent):
     """A stored member. Where all of it was read, its checksum costs nothing beside the way it came."""
 
-    def __init__(self, file: _RangeFile, start: int, member: zipfile.ZipInfo) -> None:
-        super().__init__(file.pread, start, member.file_size)
+    def __init__(self, file: _RangeFile, start: int, member: Member) -> None:
+        super().__init__(file.pread, start, member.size)
         self._url = file.shown
         self._member = member
 
     def read(self, offset: int, length: int) -> bytes:
         data = super().read(offset, length)
-        if len(data) == self.size and zlib.crc32(data) != self._member.CRC:
-            raise _changed(self._url, self._member)
+        if len(data) == self.size and zlib.crc32(data) != self._member.crc:
+            raise is_another(self._member, self._url)
         return data
 
 
@@ -132,6 +104,7 @@ class _RangeFile:
         self._position = 0
         self._whole: bytes | None = None
         self._held: list[tuple[int, bytes]] = []
+        self._keeps = False
         core = _fsspec(self.shown).core
         with self._problems():
             self._fs, self._path = core.url_to_fs(url, **_patient(url, options))
@@ -141,7 +114,7 @@ class _RangeFile:
             self._keep_all(self._cat())
         else:
             self.size = int(size)
-            at = max(0, self.size - _TAIL)
+            at = max(0, self.size - TAIL)
             self._held = [(at, self._fetch(at, self.size) if self.size else b"")]
 
     # ---- what is asked for
@@ -154,7 +127,20 @@ class _RangeFile:
         for start, data in self._held:
             if start <= offset and stop <= start + len(data):
                 return data[offset - start : stop - start]
-        return self._fetch(offset, stop)
+        data = self._fetch(offset, stop)
+        if self._keeps:
+            self._held.append((offset, data))
+        return data
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep whatever comes, for the length of a ``with`` block."""
+        before, self._keeps = self._held, True
+        self._held = self._held.copy()
+        try:
+            yield
+        finally:
+            self._held, self._keeps = before, False
 
     @contextmanager
     def held(self, start: int, stop: int) -> Iterator[None]:
@@ -216,6 +202,10 @@ class _RangeFile:
             raise RemoteError(f"cannot read {self.shown}: {text}") from error
 
     # ---- what zipfile asks for
+
+    def stream(self) -> IO[bytes]:
+        """Return itself, as far as ``zipfile`` can tell."""
+        return cast(IO[bytes], self)
 
     def read(self, size: int = -1) -> bytes:
         """See :meth:`io.RawIOBase.read`."""

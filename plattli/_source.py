@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Literal, Protocol
+from typing import IO, Literal, Protocol, cast
 
+from plattli._directory import Member, RandomAccess, data_start, is_another, members
 from plattli._format import ARCHIVE, MANIFEST, METRIC_DIR, run_name
 from plattli.errors import CorruptRunError, MissingFileError, NotARunError, PlattliError, ReaderClosedError
 
-_HEADER_MAGIC = b"PK\x03\x04"
-_HEADER_SIZE = 30  # ends with the lengths of name and extra field, which follow it
-_ENCRYPTED = 1  # flag bit
 #: What zipfile raises for archives that are damaged, encrypted or packed by other methods.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError, struct.error)
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
@@ -186,46 +184,57 @@ def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
 
 
 class Bundle:
-    """A zip with the files of a metric folder at its top level, an immutable snapshot, wherever it is."""
+    """A zip with the files of a metric folder at its top level, an immutable snapshot, wherever it is.
+
+    Stored members, which is what writers write, are read in place; others are unpacked on each use.
+    """
 
     kind: Literal["dir", "zip"] = "zip"
 
-    def __init__(self, root: Path | str, file: Path | IO[bytes]) -> None:
-        """Read the table of contents.
+    def __init__(self, root: Path | str, file: RandomAccess) -> None:
+        """Read the directory.
 
         Args:
             root: what to call it.
-            file: the zip.
+            file: the zip, which is closed with the bundle, or if there is an error.
 
         Raises:
-            NotARunError: no such file, not a zip, or one without a manifest.
+            NotARunError: not a zip, or one without a manifest.
         """
         self.root = root
+        self._file: RandomAccess | None = file
+        self._members: dict[str, Member] = {}
+        self._zip: zipfile.ZipFile | None = None
         try:
-            self._zip: zipfile.ZipFile | None = zipfile.ZipFile(file)
-        except PlattliError:  # from a server
-            raise
-        except _UNREADABLE as error:
-            raise NotARunError(f"not a plattli archive: {root} ({error})") from error
-        if MANIFEST not in self._zip.namelist():
+            self._members, self._zip = members(file)
+            if MANIFEST not in self._members:
+                raise NotARunError(f"not a plattli archive: {root} has no {MANIFEST}")
+        except BaseException as error:
             self.close()
-            raise NotARunError(f"not a plattli archive: {root} has no {MANIFEST}")
+            if isinstance(error, _UNREADABLE) and not isinstance(error, PlattliError):
+                raise NotARunError(f"not a plattli archive: {root} ({error})") from error
+            raise
 
     def read(self, file: str) -> bytes:
-        """See :meth:`Source.read`."""
+        """See :meth:`Source.read`. Checksums are verified."""
         archive, member = self._member(file)
+        if member.packed is None:
+            data = Extent(archive.pread, data_start(archive, member, self.root), member.size).read(0, member.size)
+            if zlib.crc32(data) != member.crc:
+                raise is_another(member, self.root)
+            return data
         try:
-            return archive.read(member)
+            return cast(zipfile.ZipFile, self._zip).read(member.packed)
         except PlattliError:  # from a server
             raise
         except _UNREADABLE as error:
             raise CorruptRunError(f"cannot unpack {file} of {self.root}: {error}") from error
 
-    def _member(self, file: str) -> tuple[zipfile.ZipFile, zipfile.ZipInfo]:
-        if self._zip is None:
+    def _member(self, file: str) -> tuple[RandomAccess, Member]:
+        if self._file is None:
             raise ReaderClosedError(f"the reader of run {run_name(self.root)!r} was closed: open a new one")
         try:
-            return self._zip, self._zip.getinfo(file)
+            return self._file, self._members[file]
         except KeyError as error:
             raise MissingFileError(f"run {run_name(self.root)!r} has no {file} in {self.root}") from error
 
@@ -243,15 +252,41 @@ class Bundle:
 
     def close(self) -> None:
         """Close the file; what was read before stays."""
-        if self._zip is not None:
-            self._zip.close()
-            self._zip = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class _LocalFile:
+    """A file that is held open."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise OSError(errno.EINVAL, "not a file", str(path))
+
+    def pread(self, length: int, offset: int) -> bytes:
+        return os.pread(self._descriptor, length, offset)
+
+    def stream(self) -> IO[bytes]:
+        return open(self._descriptor, "rb", closefd=False)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):  # there was such a file
+            self.close()
 
 
 class Archive(Bundle):
     """An archive in a file.
 
-    Stored members, which is what writers write, are read in place; others are unpacked on each use.
     Checksums are verified for the manifest, the config and unpacked members only: columns in a
     folder have none either, and verifying would cost a read of the whole column.
     """
@@ -264,13 +299,17 @@ class Archive(Bundle):
         Raises:
             NotARunError: no such file, not a zip, or one without a manifest.
         """
-        super().__init__(root, root)
+        try:
+            file = _LocalFile(root)
+        except OSError as error:
+            raise NotARunError(f"not a plattli archive: {root} ({error})") from error
+        super().__init__(root, file)
 
     @classmethod
     def at(cls, path: Path) -> Archive | None:
         """Open the archive at ``path``, ``None`` if there is none."""
         try:
-            return cls(path) if path.is_file() else None
+            return cls(path)
         except NotARunError:
             return None
 
@@ -278,41 +317,7 @@ class Archive(Bundle):
     def open(self, file: str) -> Iterator[Blob]:
         """See :meth:`Source.open`."""
         archive, member = self._member(file)
-        if is_stored(member):
-            descriptor = archive.fp.fileno()  # type: ignore[union-attr]  # open, as _member checked
-            pread = partial(os.pread, descriptor)
-            start = data_start(pread, os.fstat(descriptor).st_size, member, self.root)
-            yield Extent(pread, start, member.file_size)
+        if member.packed is None:
+            yield Extent(archive.pread, data_start(archive, member, self.root), member.size)
         else:
             yield Unpacked(self.read(file))
-
-
-def is_stored(member: zipfile.ZipInfo) -> bool:
-    """Return whether a member's bytes stand in the archive as they are."""
-    return member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & _ENCRYPTED
-
-
-def data_start(
-    pread: Callable[[int, int], bytes], end_of_file: int, member: zipfile.ZipInfo, where: Path | str
-) -> int:
-    """Return where the data of an archive's member begin.
-
-    The central directory says where the member's header is, and only that header how long it is.
-
-    Args:
-        pread: reads the archive: ``pread(length, offset)``.
-        end_of_file: the size of the archive.
-        member: as the central directory has it.
-        where: the archive, for the message.
-
-    Raises:
-        CorruptRunError: there is no such header, or the archive ends before the data do.
-    """
-    at = member.header_offset
-    header = pread(_HEADER_SIZE, at) if 0 <= at < end_of_file else b""
-    if len(header) < _HEADER_SIZE or not header.startswith(_HEADER_MAGIC):
-        raise CorruptRunError(f"{member.filename} has no header where {where} says it is")
-    start: int = at + _HEADER_SIZE + sum(struct.unpack("<HH", header[-4:]))
-    if start + member.file_size > end_of_file:
-        raise CorruptRunError(f"{where} ends before its member {member.filename} does")
-    return start

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,10 @@ from plattli.errors import (
 OBJECT = np.dtype(object)
 #: JSON lines so near to the end are looked for from there
 _LAST = 4096
+#: from so many rows on, getting memory takes longer than filling it
+_MANY = 1 << 16
+#: so many values are read at once rather than searched one by one
+_AT_ONCE = 512
 
 
 def storage_dtype(spec: Mapping[str, Any], where: str) -> np.dtype[Any]:
@@ -106,6 +109,10 @@ class Stored:
 
     def steps(self, low: int, high: int) -> Array:
         """Return the steps of rows ``low .. high - 1``, uint32 or uint64."""
+        if high - low >= _MANY:
+            # Nothing is stored here. But a C library that got back so large a piece keeps memory for the next arrays,
+            # where it would return it after each read, to fetch it page by page: that takes longer than the rest.
+            np.empty(high - low, np.int64)
         if self._indices is not None:
             size = self.step_dtype.itemsize
             data = self._read(self._indices, low * size, high * size)
@@ -165,8 +172,14 @@ class Stored:
     def _bisect(self, low: Any, high: Any) -> Rows:
         def first(holds: Callable[[Array], Any]) -> int:
             # arrays of one, because a bound is rounded to the width of an array, as in a scan
-            rows = range(self.rows)
-            return bisect_left(rows, True, key=lambda row: bool(holds(self.values(row, row + 1))[0]))
+            below, end = 0, self.rows
+            while end - below > _AT_ONCE:
+                middle = (below + end) // 2
+                if holds(self.values(middle, middle + 1))[0]:
+                    end = middle
+                else:
+                    below = middle + 1
+            return end - int(np.count_nonzero(holds(self.values(below, end))))
 
         if low != low or high != high:  # NaN
             return slice(0, 0)
@@ -180,8 +193,8 @@ class Stored:
         return slice(begin, max(begin, end))
 
 
-@contextmanager
 def open_stored(
+    files: ExitStack,
     source: Source,
     name: str,
     spec: Mapping[str, Any],
@@ -190,10 +203,11 @@ def open_stored(
     run: str,
     *,
     is_final: bool = False,
-) -> Iterator[Stored]:
-    """Open the files of a metric for the length of a ``with`` block.
+) -> Stored:
+    """Open the files of a metric.
 
     Args:
+        files: closes them.
         source: where they are.
         name, spec, segments: the metric, its manifest entry, and what that says of the steps.
         lines: what is known of a column of JSON.
@@ -207,15 +221,14 @@ def open_stored(
     where = f"metric {name!r} (run {run!r})"
     dtype = storage_dtype(spec, where)
     wide = _indices.is_wide(spec["indices"])
-    with ExitStack() as files:
-        values = indices = None
-        if segments != []:  # no segments, no rows: the files need not exist yet
-            values = _open(source, value_file(name, spec["dtype"]), "values", where, files)
-        if segments is None:
-            indices = _open(source, indices_file(name, wide), "indices", where, files)
-        index = lines if dtype == OBJECT else None
-        size = spec.get(BYTES) if is_final else None
-        yield Stored(where, dtype, segments, values, indices, index, spec.get("monotonic"), wide=wide, size=size)
+    values = indices = None
+    if segments != []:  # no segments, no rows: the files need not exist yet
+        values = _open(source, value_file(name, spec["dtype"]), "values", where, files)
+    if segments is None:
+        indices = _open(source, indices_file(name, wide), "indices", where, files)
+    index = lines if dtype == OBJECT else None
+    size = spec.get(BYTES) if is_final else None
+    return Stored(where, dtype, segments, values, indices, index, spec.get("monotonic"), wide=wide, size=size)
 
 
 def _open(source: Source, file: str, what: str, where: str, files: ExitStack) -> Blob:

@@ -555,17 +555,16 @@ class Reader:
         with ExitStack() as files:
             if spec is not None:
                 try:
-                    stored = files.enter_context(
-                        open_stored(
-                            self._source,
-                            name,
-                            spec,
-                            self._segments(name, spec),
-                            self._line_index(name),
-                            self._run,
-                            # a server sends a whole column of JSON anyway: see RemoteArchive
-                            is_final=self._manifest().run_rows is not None and not self._is_remote,
-                        )
+                    stored = open_stored(
+                        files,
+                        self._source,
+                        name,
+                        spec,
+                        self._segments(name, spec),
+                        self._line_index(name),
+                        self._run,
+                        # a server sends a whole column of JSON anyway: see RemoteArchive
+                        is_final=self._manifest().run_rows is not None and not self._is_remote,
                     )
                 except MissingFileError:
                     # a live run may have announced a metric whose files it has not made yet

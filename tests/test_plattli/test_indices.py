@@ -331,3 +331,19 @@ def test_rows_that_do_not_exist():
         _indices.to_array([Segment(0, 2, 1)], 3)
     with pytest.raises(IndexError):
         _indices.step_at([Segment(0, 2, 1)], 2)
+
+
+@pytest.mark.parametrize(("wide", "highest"), [(False, MAX_NARROW_STEP), (True, MAX_STEP)])
+def test_long_columns_up_to_the_last_step(wide, highest):
+    """However many rows there are and wherever they end, steps are what a range holds."""
+    rows = 70_000
+    for step in (1, 3):
+        start = highest - (rows - 1) * step
+        tail = Segment(start, None, step)
+        found = _indices.to_array([tail], rows, wide=wide)
+        assert found.dtype == (np.uint64 if wide else np.uint32)
+        assert found.tolist() == list(range(start, highest + 1, step))
+        found = _indices.to_array([Segment(5, 6, 1), Segment(9, 17, 4), tail], rows + 3, 2, wide=wide)
+        assert found.tolist() == [13, *range(start, highest + 1, step)]
+        with pytest.raises(CorruptRunError, match="has steps above"):
+            _indices.to_array([tail], rows + 1, wide=wide)

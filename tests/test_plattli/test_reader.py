@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from plattli import Reader
+from plattli import Reader, _stored
 from plattli.errors import (
     ConversionError,
     CorruptRunError,
@@ -437,3 +437,17 @@ def test_approx_max_rows_spreads_its_probes(folder):
 def test_run_rows_are_believed(ten):
     """A finished run has counted its rows."""
     assert Reader(ten).approx_max_rows(0) == 10
+
+
+@pytest.mark.parametrize("flag", ["inc", "dec"])
+def test_ranges_of_many_sorted_values(tmp_path, monkeypatch, flag):
+    """A search finds the rows that a scan finds, wherever the bounds lie and however much it reads at once."""
+    values = sorted([value // 3 for value in range(3000)] + [math.inf, -math.inf], reverse=flag == "dec")
+    append_values(tmp_path, "a", "f32", values)
+    write_manifest(tmp_path, {"a": {"indices": [{"start": 0, "step": 1}], "dtype": "f32", "monotonic": flag}})
+    for at_once in (0, 1, 100, 512, 5000):
+        monkeypatch.setattr(_stored, "_AT_ONCE", at_once)
+        with Reader(tmp_path) as reader:
+            for low, high in ((None, 10), (-1, 0), (0, 0), (500.5, 501), (700, None), (3, 2), (2000, None), (None, -1)):
+                expected = [v for v in values if (low is None or v >= low) and (high is None or v <= high)]
+                assert reader.metric_values("a", vstart=low, vstop=high).tolist() == expected

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import struct
+import tempfile
 import zipfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plattli._source import Archive, Folder
-from plattli.errors import CorruptRunError, MissingFileError, NotARunError, ReaderClosedError
+from plattli.errors import CorruptRunError, MissingFileError, NotARunError, PlattliError, ReaderClosedError
 
 FILES = {"plattli.json": b"{}", "a/b.f32": bytes(range(200)), "empty.f32": b"", "ü.jsonl": b"1\n2\n"}
 
@@ -99,7 +105,7 @@ def test_what_is_no_archive(tmp_path, data):
 def test_a_header_that_is_not_where_it_should_be(tmp_path):
     """Damage between the table of contents and a member is noticed."""
     source = archive(tmp_path)
-    at = source._zip.getinfo("a/b.f32").header_offset
+    at = source._members["a/b.f32"].header
     source.close()
     data = bytearray((tmp_path / "x.plattli").read_bytes())
     data[at] ^= 0xFF
@@ -149,3 +155,197 @@ def test_a_folder_where_a_file_should_be(tmp_path):
     for name in ("d.f32", "p.f32"):
         with pytest.raises(CorruptRunError, match="not a file"), source.open(name):
             pass
+
+
+# ---- archives that are not as writers make them ---------------------------------------------------
+
+
+def members_of(source):
+    """Everything in an archive."""
+    return {name: source.read(name) for name in source._members}
+
+
+def is_usual(source):
+    """Whether the directory was read without ``zipfile``."""
+    return source._zip is None
+
+
+def test_what_writers_make_is_read_without_zipfile(tmp_path):
+    """So is what other tools make, as long as nothing is packed: directories, extra fields, a comment of a member."""
+    source = archive(tmp_path)
+    assert is_usual(source)
+    assert members_of(source) == FILES
+    source.close()
+    with zipfile.ZipFile(tmp_path / "x.plattli", "a") as file:
+        file.mkdir("a")
+        info = zipfile.ZipInfo("more")
+        info.extra = struct.pack("<HH4s", 0x7855, 4, b"\0\1\0\1")
+        info.comment = b"PK\5\6 is no end here"
+        file.writestr(info, b"data")
+    source = Archive(tmp_path / "x.plattli")
+    assert is_usual(source)
+    assert members_of(source) == {**FILES, "a/": b"", "more": b"data"}
+    source.close()
+
+
+def test_a_directory_longer_than_what_is_read_first(tmp_path):
+    """It is read in a second piece."""
+    names = [f"metric-{number}.f32" for number in range(1000)]
+    with zipfile.ZipFile(tmp_path / "x.plattli", "w") as file:
+        for name in ["plattli.json", *names]:
+            file.writestr(name, name)
+    source = Archive(tmp_path / "x.plattli")
+
+    assert is_usual(source)
+    assert source.read("metric-0.f32") == b"metric-0.f32"
+    assert len(source._members) == 1001
+    source.close()
+
+
+def test_the_last_of_two_members_counts(tmp_path):
+    """As it does for zipfile."""
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(tmp_path / "x.plattli", "w") as file:
+        for data in ("[1]", "{}", "[]"):
+            file.writestr("plattli.json", data)
+    source = Archive(tmp_path / "x.plattli")
+
+    assert is_usual(source)
+    assert source.read("plattli.json") == b"[]"
+    source.close()
+
+
+def change_comment(path):
+    """Give the archive a comment."""
+    with zipfile.ZipFile(path, "a") as file:
+        file.comment = b"a comment"
+
+
+def change_prefix(path):
+    """Put bytes ahead of it."""
+    path.write_bytes(b"#!/bin/something\n" + path.read_bytes())
+
+
+def change_tail(path):
+    """Put bytes behind it that zipfile looks over."""
+    path.write_bytes(path.read_bytes()[:-2] + b"\4\0" + b"tail")
+
+
+def change_method(path):
+    """Pack one member."""
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("packed", b"data" * 100, zipfile.ZIP_DEFLATED)
+
+
+def change_size(path):
+    """Spell one member as if it were large; its directory entry stays short."""
+    with zipfile.ZipFile(path, "a") as file, file.open("large", "w", force_zip64=True) as member:
+        member.write(b"data")
+
+
+def change_offset(path):
+    """Move the directory behind where 32 bits reach, as far as its end says."""
+    data = path.read_bytes()
+    _, *_, count, length, start, _ = struct.unpack("<4s4H2LH", data[-22:])
+    large = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, start)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(data) - 22, 1)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    path.write_bytes(data[:-22] + large + locator + end)
+
+
+def change_flag(path):
+    """Take the flag for UTF-8 from a name that needs it."""
+    data = path.read_bytes().replace(b"PK\1\2\x14\3\x14\0\0\x08", b"PK\1\2\x14\3\x14\0\0\0")
+    path.write_bytes(data.replace(b"PK\3\4\x14\0\0\x08", b"PK\3\4\x14\0\0\0"))
+
+
+@pytest.mark.parametrize(
+    ("change", "usual"),
+    [
+        (change_comment, False),
+        (change_prefix, False),
+        (change_tail, False),
+        (change_method, False),
+        (change_size, True),
+        (change_offset, False),
+        (change_flag, False),
+    ],
+)
+def test_any_zip_says_what_zipfile_says(tmp_path, change, usual):
+    """Whatever is unusual about an archive, its members are those that zipfile finds."""
+    archive(tmp_path).close()
+    path = tmp_path / "x.plattli"
+    change(path)
+    with zipfile.ZipFile(path) as file:
+        expected = {name: file.read(name) for name in file.namelist()}
+    source = Archive(path)
+
+    assert members_of(source) == expected
+    assert is_usual(source) == usual
+    for name, data in expected.items():
+        with source.open(name) as blob:
+            assert blob.read(0, blob.size) == data
+    source.close()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate")
+@given(st.data())
+def test_damage_never_makes_up_members(data):
+    """Wherever bytes are changed or lost, both ways of reading a directory agree, or there is an error of ours."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive(Path(folder)).close()
+        path = Path(folder) / "x.plattli"
+        intact = path.read_bytes()
+        damaged = bytearray(intact)
+        start = data.draw(st.sampled_from([0, intact.index(b"PK\1\2"), len(intact) - 22]))
+        for _ in range(data.draw(st.integers(1, 3))):
+            damaged[data.draw(st.integers(start, len(intact) - 1))] = data.draw(st.sampled_from([0, 1, 8, 255]))
+        path.write_bytes(damaged[: data.draw(st.sampled_from([len(intact)] * 3 + [len(intact) - 1, start + 9]))])
+        try:
+            source = Archive(path)
+        except NotARunError:
+            return
+        if is_usual(source):
+            with zipfile.ZipFile(path) as file:
+                theirs = {info.filename: (info.CRC, info.file_size, info.header_offset) for info in file.infolist()}
+            assert {name: (m.crc, m.size, m.header) for name, m in source._members.items()} == theirs
+        for name in source._members:
+            with contextlib.suppress(PlattliError):
+                found = source.read(name)
+                assert found in FILES.values()
+            with contextlib.suppress(PlattliError), source.open(name) as blob:
+                assert len(blob.read(0, blob.size)) <= len(intact)
+        source.close()
+
+
+def test_a_header_of_another_member(tmp_path):
+    """A directory that leads to the wrong member is noticed, whatever that holds."""
+    archive(tmp_path).close()
+    path = tmp_path / "x.plattli"
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"PK\1\2", data.index(b"PK\1\2") + 1)
+    assert data[entry + 46 :].startswith(b"a/b.f32")
+    data[entry + 42 : entry + 46] = bytes(4)  # the first member
+    path.write_bytes(data)
+    source = Archive(path)
+
+    with pytest.raises(CorruptRunError, match=r"a/b\.f32 is not what the directory of .*x\.plattli says"):
+        source.read("a/b.f32")
+    assert source.read("plattli.json") == b"{}"
+    source.close()
+
+
+def test_what_is_no_file_is_no_archive(tmp_path):
+    """A folder or a pipe is not waited for."""
+    os.mkfifo(tmp_path / "pipe.plattli")
+    for path in (tmp_path, tmp_path / "pipe.plattli", tmp_path / "nothing"):
+        assert Archive.at(path) is None
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files cannot be counted here")
+def test_a_dropped_archive_is_closed(tmp_path):
+    """Nobody has to close a reader."""
+    before = len(os.listdir("/proc/self/fd"))
+    source = archive(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    del source
+    assert len(os.listdir("/proc/self/fd")) == before
