@@ -21,6 +21,7 @@ import numpy as np
 
 from loggers import names as _names
 from loggers._backlog import Backlog, is_outage
+from loggers._runstate import WHOLE_RUN, check_state, context_of, cut_after
 from loggers.contract import JSON
 from loggers.errors import (
     LoggerError,
@@ -48,14 +49,13 @@ from loggers.values import (
 from plattli import __version__
 from plattli import errors as plattli_errors
 from plattli._format import MAX_STEP
+from plattli._syncing import Syncer
 from plattli.rows import Json, RowWriter, exists
 
 #: The one key of ``config.json`` that is ours; all others are the user's params.
 RUN_KEY: Final = "_run"
 #: Statuses that end a run for good; the others leave it open for a resume.
 _FINAL: Final = ("completed", "early_stop")
-#: Stands in a state's steps for what belongs to no context: ``log_other``, confusions without one.
-_WHOLE_RUN: Final = ""
 #: No room: an archive is made beside the folder, and takes as much again.
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _FLOATS: Final = {float}
@@ -117,6 +117,8 @@ class PlattliLogger:
         walltime: bool = True,
         hotsize: int = 500,
         backlog: int = 64_000_000,
+        durability: Literal["process", "fsync"] = "process",
+        sync_every: float = 1.0,
     ) -> None:
         """Describe the run. Nothing is written before the first verb.
 
@@ -132,11 +134,18 @@ class PlattliLogger:
             hotsize: lines that wait in the row-wise log before they become columns; more of them where they come
                 fast.
             backlog: bytes of memory for lines that the disk does not take; 0 raises ``UnwrittenError`` at once.
+            durability: what a line survives once it is logged. ``"process"``: whatever becomes of the process.
+                ``"fsync"``: a power loss, too, from ``sync_every`` seconds later on; a thread of its own sees to it.
+            sync_every: seconds, with ``durability="fsync"``.
         """
         if if_exists not in ("refuse", "append", "replace"):
             raise LoggerError(f"if_exists must be 'refuse', 'append' or 'replace', got {if_exists!r}")
         if floats not in ("exact", "f32", "f64"):
             raise LoggerError(f"floats must be 'exact', 'f32' or 'f64', got {floats!r}")
+        if durability not in ("process", "fsync"):
+            raise LoggerError(f"durability must be 'process' or 'fsync', got {durability!r}")
+        if not isinstance(sync_every, int | float) or not 0 < sync_every < float("inf"):
+            raise LoggerError(f"sync_every must be a positive number of seconds, got {sync_every!r}")
         if run_id is not None and (not isinstance(run_id, str) or not run_id):
             raise LoggerError(f"run_id must be a non-empty string, or None to have one made up, got {run_id!r}")
         self._directory = Path(directory)
@@ -146,6 +155,9 @@ class PlattliLogger:
         self._walltime = walltime
         self._hotsize = hotsize
         self._backlog_size = backlog
+        self._durability: Literal["process", "fsync"] = durability
+        self._sync_every = sync_every
+        self._syncer: Syncer | None = None
         self._status: str | None = None
         #: why this object writes nothing (a fork's or a pickle's copy), or ``None``
         self._inert: str | None = None
@@ -161,6 +173,8 @@ class PlattliLogger:
         self._lines: dict[tuple[Any, ...], _Line] = {}
         #: context -> highest step logged in it
         self._steps: dict[str, int] = {}
+        #: context -> step of the state that was reattached, until the context has a line
+        self._resumed: dict[str, int] = {}
         self._warned: set[str] = set()
         _LIVE.add(self)
 
@@ -236,6 +250,7 @@ class PlattliLogger:
                 unfit = self._wait(error).append(step, line.names, row, floats=floats)
             if known is None:
                 self._remember(key, line)
+                self._compare_with_resume(context, step)
             if step > self._steps.get(context, -1):
                 if "/" in context:
                     self._note_context(context)
@@ -266,6 +281,16 @@ class PlattliLogger:
         if len(self._lines) >= 4096:  # callers whose lines never look alike
             self._lines.clear()
         self._lines[key] = line
+
+    def _compare_with_resume(self, context: str, step: int) -> None:
+        """Say so if a loop that was resumed begins at an earlier step than its checkpoint."""
+        resumed = self._resumed.pop(context, -1)
+        if step < resumed:
+            self._warn_once(
+                f"run {self._directory.name!r} was resumed at {context} step {resumed}, and its first {context} line "
+                f"is of step {step}: lines up to step {resumed} replace those that are there; did the training loop "
+                f"get its step back from the checkpoint?"
+            )
 
     def _tell(
         self,
@@ -318,7 +343,7 @@ class PlattliLogger:
         data, problem = plain_value(value)
         if problem is not None:
             raise_for({key: problem}, where=f"log_other of run {self._directory.name!r}")
-        self._append_json(f"other/{key}", _WHOLE_RUN, None, data)
+        self._append_json(f"other/{key}", WHOLE_RUN, None, data)
 
     def log_confusion(
         self,
@@ -340,7 +365,7 @@ class PlattliLogger:
             context = check_context(context)
             name = f"{context}/{name}"
         else:
-            context = _context_of(name, ())
+            context = context_of(name, ())
         self._append_json(name, context, at, data)
 
     def _append_json(self, full_name: str, context: str, step: int | None, data: Any) -> None:
@@ -426,6 +451,9 @@ class PlattliLogger:
                     f"{self._directory}: make room and call finish again, or go on with the run later"
                 ) from error
             self._status = status
+            if self._syncer is not None:
+                self._syncer.stop()
+                self._syncer = None
 
     def _end(self, status: str) -> None:
         writer = self._begin()
@@ -478,7 +506,7 @@ class PlattliLogger:
             RunLockedError: another live process writes the run.
             OSError: the disk failed.
         """
-        run_id, steps = _check_state(state)
+        run_id, steps = check_state(state)
         with self._mutex:
             if self._inert is not None:
                 return
@@ -494,8 +522,9 @@ class PlattliLogger:
             contexts = self._check_identity(run_id, steps, state)
             self._run_id = run_id
             self._steps = dict(steps)
+            self._resumed = dict(steps)
             self._status = None
-            self._start("append", _cut_after({**dict.fromkeys(contexts, -1), **steps}))
+            self._start("append", cut_after({**dict.fromkeys(contexts, -1), **steps}))
 
     def _check_identity(self, run_id: str, steps: Mapping[str, int], state: Mapping[str, Any]) -> list[str]:
         """Refuse a directory that does not hold the state's run; return the run's contexts with a slash."""
@@ -590,12 +619,14 @@ class PlattliLogger:
             versions={"plattli-loggers": __version__, "python": platform.python_version()},
         )
         self._writer = writer
+        if self._durability == "fsync" and self._syncer is None:
+            self._syncer = Syncer(writer.root, self._sync_every)
         self._unsaved = True
         self._slashed.clear()
         self._lines.clear()
         contexts = run.get("contexts", [])
         for name in writer.metrics:
-            context, newest = _context_of(_names.decode(name), contexts), writer.newest_of(name)
+            context, newest = context_of(_names.decode(name), contexts), writer.newest_of(name)
             if newest > self._steps.get(context, -1):
                 self._steps[context] = newest
         self._save_config()
@@ -641,6 +672,8 @@ class PlattliLogger:
             "walltime": self._walltime,
             "hotsize": self._hotsize,
             "backlog": self._backlog_size,
+            "durability": self._durability,
+            "sync_every": self._sync_every,
             "steps": dict(self._steps),
         }
 
@@ -669,6 +702,7 @@ def _after_fork_in_child() -> None:
     for logger in list(_LIVE):
         logger._inert = "it is in a forked process, and the parent goes on with the run"
         logger._writer = None
+        logger._syncer = None  # its thread is the parent's
         if logger._backlog is not None:
             logger._backlog.forget()  # the parent's lines
             logger._backlog = None
@@ -677,31 +711,6 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _cut_after(steps: Mapping[str, int]) -> Any:
-    """Return the first step to remove, by stored metric name."""
-    contexts = sorted((context for context in steps if context), key=len, reverse=True)
-    stored = [(_names.encode(f"{context}/x").removesuffix("x"), steps[context]) for context in contexts]
-    whole_run = steps.get(_WHOLE_RUN, -1)
-
-    def cut(name: str) -> int:
-        for prefix, step in stored:
-            if name.startswith(prefix):
-                return step + 1
-        # a context that the state does not know is newer than the state
-        return whole_run + 1 if _context_of(_names.decode(name), ()) == _WHOLE_RUN else 0
-
-    return cut
-
-
-def _context_of(full_name: str, contexts: Iterable[str]) -> str:
-    """Return the context in a full metric name; ``contexts`` are those that have a slash themselves."""
-    for context in sorted(contexts, key=len, reverse=True):
-        if full_name.startswith(f"{context}/"):
-            return context
-    context, slash, _ = full_name.partition("/")
-    return context if slash and context != "other" else _WHOLE_RUN
 
 
 def _about(config: Any) -> dict[str, Any]:
@@ -713,20 +722,6 @@ def _about(config: Any) -> dict[str, Any]:
 def _same(old: Any, new: Any) -> bool:
     """Tell whether two params are the same JSON: ``1`` is not ``True``, and NaN is NaN."""
     return json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
-
-
-def _check_state(state: Any) -> tuple[str, dict[str, int]]:
-    run_id = state.get("run_id") if isinstance(state, Mapping) else None
-    steps = state.get("steps") if isinstance(state, Mapping) else None
-    if (
-        not isinstance(run_id, str)
-        or not isinstance(steps, Mapping)
-        or not all(isinstance(c, str) and type(s) is int for c, s in steps.items())
-    ):
-        raise RecordError(
-            f"expected the state of a PlattliLogger (run_id, directory, step, steps), got {state!r:.200}"
-        )
-    return run_id, dict(steps)
 
 
 def _storable(step: int) -> int:

@@ -749,6 +749,46 @@ def test_reattach_three_times_in_a_row(run: Path) -> None:
     assert stored(run) == until(7)
 
 
+def test_a_loop_that_begins_far_below_its_checkpoint_is_told(run: Path) -> None:
+    """Its step was not restored: once per context, and the lines are logged as they are."""
+    lgr = plain_logger(run)
+    for step in range(101):
+        lgr.log_metrics({"a": float(step)}, step=step)
+    lgr.log_metrics({"a": 1.0}, step=100, context="validate")
+    state = lgr.logger_state()
+    lgr.finish("interrupted")
+    lgr = plain_logger(run)
+    lgr.reattach(state)
+    with pytest.warns(RuntimeWarning, match=r"resumed at train step 100, and its first train line is of step 1: "):
+        lgr.log_metrics({"a": 9.0}, step=1)
+    lgr.log_metrics({"a": 9.0}, step=2)
+    lgr.log_metrics({"a": 2.0}, step=100, context="validate")
+    lgr.log_metrics({"a": 3.0}, step=99, context="validate")
+    lgr.finish("completed")
+
+    found = stored(run)
+    assert [found["train/a"][step] for step in (0, 1, 2, 3, 100)] == [0.0, 9.0, 9.0, 3.0, 100.0]
+    assert found["validate/a"] == {99: 3.0, 100: 2.0}
+
+
+def test_a_state_that_an_older_version_wrote(run: Path) -> None:
+    """These words are in checkpoints that exist; they mean the same for good."""
+    lgr = plain_logger(run, run_id="20261129-101500-0f0f0f0f")
+    for step in range(5):
+        lgr.log_metrics({"a": float(step)}, step=step)
+    lgr.log_other("note", "x")
+    lgr.finish("interrupted")
+    written_by_0_1_0 = (
+        '{"run_id": "20261129-101500-0f0f0f0f", "directory": "/elsewhere/run", "step": 2, "steps": {"train": 2, "": 2}}'
+    )
+    lgr = plain_logger(run)
+    lgr.reattach(json.loads(written_by_0_1_0))
+    lgr.log_metrics({"a": 9.0}, step=3)
+    lgr.finish("completed")
+
+    assert stored(run) == {"train/a": {0: 0.0, 1: 1.0, 2: 2.0, 3: 9.0}}
+
+
 def test_a_state_from_before_anything_was_logged(run: Path) -> None:
     """Everything that came later goes; params that were there stay."""
     lgr = plain_logger(run)
