@@ -106,9 +106,12 @@ def side_by_side(work: Callable[[_T], object], items: Iterable[_T], *, helpers: 
             begun.append(thread)
     except RuntimeError:
         pass  # a limit on threads, or the interpreter is going down: fewer do
-    share()
-    for thread in begun:
-        thread.join()
+    try:
+        share()
+    finally:
+        left.clear()  # after Ctrl-C nobody begins anything more
+        for thread in begun:
+            thread.join()
     if failures:
         raise failures[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tests.interop.points import highest_step, points
 from tests.interop.readers import Readers, is_inserting
 from tests.interop.workers import Worker
 from tests.killing import run_killed
+from tests.test_loggers.test_plattli_logger_death import killed_after
 
 Acknowledge = Callable[[object], None]
 
@@ -103,3 +105,20 @@ def test_a_killed_logger_s_run_is_read_and_continued(
         if done:
             break
     assert at > 10 * stride
+
+
+def test_what_a_kill_at_full_speed_leaves_reads_alike(tmp_path: Path, readers: Readers) -> None:
+    """Killed over and over while it logs, compacts, and resumes; that it is right is for the logger's own test."""
+    dice = random.Random(11)
+    run = tmp_path / "run"
+    state: Any = None
+    read = 0
+    for attempt in range(1, 151):
+        lines = dice.randrange(120)
+        said = killed_after(run, state, attempt, lines, dice.randrange(2_000))
+        told = [fact for fact in map(json.loads, said) if isinstance(fact, dict)]
+        state = dice.choice([state, *told]) if told else state
+        if (run / "plattli" / "plattli.json").exists():
+            readers.read(run)
+            read += 1
+    assert read > 100
