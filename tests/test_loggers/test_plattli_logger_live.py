@@ -18,7 +18,7 @@ from plattli.runinfo import run_info
 from plattli.runs import resolve_run_dir
 from tests.test_loggers.plattli_runs import fork, stored
 
-STEPS = 20_000
+STEPS = 100_000
 BACK, AT, ENDED = 8_000, 10_000, 14_000
 
 
@@ -109,7 +109,7 @@ def check(reader: Reader, sure: int) -> None:
 
 
 def test_a_reader_beside_a_live_run(tmp_path: Path) -> None:
-    """20,000 steps with compaction, promotion, new metrics, late points, two reattachs and finish.
+    """100,000 steps with compaction, promotion, new metrics, late points, two reattachs and finish.
 
     No read ever raises, unless a reader says that the run changed too often to be read; none ever misses a point
     that was acknowledged before it began, or shows one twice or with another value.
