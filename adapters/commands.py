@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import copy
+import hashlib
 import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Final
 
-from adapters.follower import JobFiles, jobs, work
-from loggers.replay import Cursor
+from adapters.follower import FOLDER, Job, JobFiles, jobs, work
+from adapters.targets import SPELLINGS, Recipe, absolute, open_target
+from loggers.errors import LoggerError
+from loggers.replay import Cursor, count_lines, open_source
+from plattli._console import Progress
+from plattli.errors import PlattliError
 
 _EXAMPLES: Final = """\
 examples:
@@ -20,6 +27,94 @@ It goes on where it stopped, and sends nothing twice: call it as often as you li
 
 exit code: 0 all sent, or nothing to send; 1 something could not be sent; 2 wrong usage
 """
+
+
+_REPLAY_EXAMPLES: Final = """\
+examples:
+  plattli replay runs/digits --to tensorboard:tb/digits           all of a run into TensorBoard
+  plattli replay runs/digits --to wandb:digits --follow           go on until the run has ended
+  plattli replay runs/digits.plattli --to jsonl:digits.jsonl      an archive as JSON Lines
+
+A second call goes on where the first one stopped, and sends nothing twice: what was sent is noted beside the run.
+
+exit code: 0 all is sent; 1 something could not be sent; 2 wrong usage
+"""
+
+
+def add_replay(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the parser of ``plattli replay``."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="send a stored run (live, dead or finished) to TensorBoard, W&B, …",
+        description="Make the verb calls of a stored run again, on another logger: params, tags, every line with its "
+        "step, epoch and time, confusion matrices, and the end.",
+        epilog=_REPLAY_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_path", type=Path, metavar="RUN", help="run directory, .plattli archive or metrics.jsonl")
+    parser.add_argument("--to", required=True, metavar="TARGET", help=f"one of {SPELLINGS}")
+    parser.add_argument("--follow", action="store_true", help="go on until the run has ended or its process died")
+    parser.add_argument("--poll", type=float, default=0.5, metavar="S", help="seconds between two looks (0.5)")
+    parser.add_argument("--force", action="store_true", help="forget what was sent before, and send all of it")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    parser.set_defaults(run=_replay)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    run: Path = args.run_path
+    try:
+        spec = absolute(args.to)
+        open_target(spec)
+        source = open_source(run)
+        next(source.calls(Cursor()), None)  # raises if there is no run
+    except (LoggerError, PlattliError, ImportError) as error:
+        print(f"plattli replay: {error}", file=sys.stderr)
+        return 2 if isinstance(error, LoggerError) else 1
+    folder = run / FOLDER if run.is_dir() else run.with_name(run.name + FOLDER)
+    files = JobFiles(folder, f"replay-{spec.partition(':')[0]}-{hashlib.sha256(spec.encode()).hexdigest()[:8]}")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = files.try_lock()
+    if lock is None:
+        print(f"plattli replay: {run} is being sent to {args.to} by another process already", file=sys.stderr)
+        return 1
+    try:
+        if args.force:
+            files.forget()
+        cursor = files.load_cursor()
+        if cursor is not None and cursor.finished and not next(source.calls(copy.deepcopy(cursor)), None):
+            if not args.quiet:
+                print(f"{run}: {args.to} has all of it already; --force sends it again")
+            return 0
+        files.save_job(Job(run.absolute(), pickle.dumps(Recipe(spec)), None, args.poll, 0, list(sys.path)))
+        return _work_off(run, args, files)
+    except (LoggerError, PlattliError) as error:
+        print(f"plattli replay: {error}", file=sys.stderr)
+        return 1
+    finally:
+        os.close(lock)
+
+
+def _work_off(run: Path, args: argparse.Namespace, files: JobFiles) -> int:
+    bar = Progress(sys.stderr, total=count_lines(run), unit="lines")
+
+    def show(cursor: Cursor) -> None:
+        if not args.quiet:
+            bar.update(cursor.lines, f"{cursor.lines:,}")
+
+    try:
+        cursor = work(files, files.load_job(), follow=args.follow, progress=show)
+    except Exception as error:  # the backend's own errors are of any kind
+        bar.clear()
+        print(f"plattli replay: {args.to} failed with {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    bar.clear()
+    if not args.quiet:
+        state = files.load_state()
+        where = f" ({state.url})" if state is not None and state.url else ""
+        print(f"{run}: {cursor.lines:,} lines sent to {args.to}{where}")
+        if not cursor.finished:
+            print(f"{run} is still being written: call again for the rest, or with --follow", file=sys.stderr)
+    return 0
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

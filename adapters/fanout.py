@@ -580,10 +580,10 @@ class _Process(_Replica):
             cursor = None
         if resumed and self._record is None:
             files.forget()  # a replica that is new in this tee
-        elif cursor is not None:
-            clip(cursor, run)
-            files.save_cursor(cursor)
         if (state := files.load_state()) is not None:
+            if cursor is not None:
+                clip(cursor, run)
+                state.cursor = cursor.to_json()
             state.attempts, state.finished, state.error = 0, False, None
             # what the follower itself noted of this run is newer than the checkpoint's
             files.save_state(state)

@@ -8,8 +8,7 @@ again at any time, by its tee or by hand (``plattli send RUN``).
 ::
 
     <run>/.followers/1-WandbLogger.job      pickled, readable by its owner only; gone when all is delivered
-                     1-WandbLogger.json     what people ask: delivered, error, url, the logger's record
-                     1-WandbLogger.cursor   what has been delivered, see loggers.replay.Cursor
+                     1-WandbLogger.json     how far it is: the cursor, the logger's record, error, url
                      1-WandbLogger.lock     held while somebody works on the job
                      1-WandbLogger.log      what the backend prints
 """
@@ -53,7 +52,11 @@ _NICE: Final = 10
 
 @dataclass
 class State:
-    """What is known of a replica, for people and for the next process."""
+    """What is known of a replica, for people and for the next process.
+
+    The logger's record and the cursor are of the same moment: a follower that is killed is cut back to its record
+    by the next one, which delivers again what lies behind the cursor.
+    """
 
     logger: str
     delivered: int = 0
@@ -63,6 +66,7 @@ class State:
     url: str | None = None
     info: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] | None = None
+    cursor: dict[str, Any] | None = None
 
 
 @dataclass
@@ -110,15 +114,10 @@ class JobFiles:
         """
         return Job(**pickle.loads(self.job.read_bytes()))
 
-    def save_cursor(self, cursor: Cursor) -> None:
-        """Note what has been delivered."""
-        self._replace(self._file("cursor"), json.dumps(cursor.to_json()).encode())
-
     def load_cursor(self) -> Cursor | None:
         """Return what has been delivered, ``None`` if nobody ever noted it."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            return Cursor.from_json(json.loads(self._file("cursor").read_bytes()))
-        return None
+        state = self.load_state()
+        return None if state is None or state.cursor is None else Cursor.from_json(state.cursor)
 
     def save_state(self, state: State) -> None:
         """Write the state."""
@@ -132,7 +131,7 @@ class JobFiles:
 
     def forget(self) -> None:
         """Remove what another run left."""
-        for suffix in ("job", "json", "cursor", "log"):
+        for suffix in ("job", "json", "log"):
             self._file(suffix).unlink(missing_ok=True)
 
     def try_lock(self) -> int | None:
@@ -198,14 +197,14 @@ def work(
     """Deliver a job's run to its logger, to the end; return where that is. Raises whatever the logger raises."""
     logger = pickle.loads(job.recipe)
     state = files.load_state() or State(type(logger).__name__)
-    cursor = files.load_cursor() or Cursor()
+    cursor = Cursor() if state.cursor is None else Cursor.from_json(state.cursor)
     if (record := state.record or job.record) is not None:
         resume(logger, record)
 
     def note(cursor: Cursor) -> None:
         if cursor.lines == state.delivered and cursor.finished == state.finished and state.info:
             return
-        files.save_cursor(cursor)
+        state.cursor = cursor.to_json()
         state.delivered, state.finished = cursor.lines, cursor.finished
         state.attempts, state.error = 0, None
         state.info, state.url = logger_info(logger), run_url(logger)

@@ -175,6 +175,24 @@ def open_source(run: str | Path) -> Source:
     return JSONLinesSource(path) if path.suffix == ".jsonl" else PlattliSource(path)
 
 
+def count_lines(run: str | Path) -> int:
+    """Return about how many verb calls a replay makes: enough for a progress bar.
+
+    Raises:
+        NotARunError: there is no run.
+    """
+    path = Path(run)
+    if path.suffix == ".jsonl":
+        with path.open("rb") as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    with Reader(path) as reader:
+        lines: dict[str, int] = {}
+        for name in reader.metrics():
+            context = _names.decode(name).partition("/")[0]
+            lines[context] = max(lines.get(context, 0), reader.rows(name))
+    return sum(lines.values())
+
+
 def source_path(logger: Any) -> Path | None:
     """Return what :func:`replay` can read of the runs that ``logger`` writes, ``None`` if nothing."""
     for attribute in ("run_dir", "path"):
@@ -212,6 +230,7 @@ class PlattliSource:
 
     def calls(self, cursor: Cursor) -> Iterator[list[Call]]:
         """See :class:`Source`."""
+        live = is_written(self._path)  # asked before reading: what is read then is all there is
         reader = self._refreshed()
         if reader is None:
             return
@@ -223,10 +242,12 @@ class PlattliSource:
         tags = run.get("tags") or {}
         if changed := {k: v for k, v in tags.items() if k not in cursor.tags or cursor.tags[k] != v}:
             yield [Call("log_tags", (changed,), {}, None)]
-        yield from self._rows(reader, cursor, sorted(run.get("contexts", []), key=len, reverse=True))
+        new = self._new_steps(reader, cursor, live=live)
+        yield from self._rows(reader, new, sorted(run.get("contexts", []), key=len, reverse=True))
 
-    def _rows(self, reader: Reader, cursor: Cursor, contexts: list[str]) -> Iterator[list[Call]]:
-        new = self._new_steps(reader, cursor)
+    def _rows(
+        self, reader: Reader, new: dict[str, np.ndarray[Any, Any]], contexts: list[str]
+    ) -> Iterator[list[Call]]:
         if not new:
             return
         for low, high in _windows(new):
@@ -257,7 +278,7 @@ class PlattliSource:
         for name, taken in steps.items():
             cursor.delivered[name] = _with(cursor.delivered.get(name, []), np.unique(taken))
 
-    def _new_steps(self, reader: Reader, cursor: Cursor) -> dict[str, np.ndarray[Any, Any]]:
+    def _new_steps(self, reader: Reader, cursor: Cursor, *, live: bool) -> dict[str, np.ndarray[Any, Any]]:
         """Return the steps that the cursor has not seen, by metric."""
         new: dict[str, np.ndarray[Any, Any]] = {}
         # each context's walltime first: whatever is newer than it now is left for the next look, so that
@@ -266,7 +287,7 @@ class PlattliSource:
         names = reader.metrics()
         for name in sorted(names, key=lambda n: not n.endswith("/walltime")):
             delivered = cursor.delivered.get(name, [])
-            if name.endswith("/walltime"):
+            if live and name.endswith("/walltime"):
                 last = reader.metric_indices(name, istart=-1)
                 newest[name.rpartition("/")[0]] = int(last[0]) if len(last) else -1
             if reader.rows(name) == sum(len(range(*segment)) for segment in delivered):

@@ -367,7 +367,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[Full]]] = {
                      write(".followers/1-WandbLogger.json", b'{"delivered": 7, "error": "offline"}')(run)],
         [note("follower", ".followers/1-WandbLogger.job")]),
     "a follower's temporary file": (
-        write(".followers/1-X.cursor.77.tmp", b""), [warning("follower", ".followers/1-X.cursor.77.tmp")]),
+        write(".followers/1-X.json.77.tmp", b""), [warning("follower", ".followers/1-X.json.77.tmp")]),
     "a hot row below stored ones": (
         append("hot.jsonl", b'{"step":1,"a":9}\n'), [warning("buried-row", "plattli/hot.jsonl", 3, 52)]),
     "a late row that a killed writer was inserting": (

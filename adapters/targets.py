@@ -1,0 +1,65 @@
+"""Where a run can be sent to, by a word on the command line: ``tensorboard:DIR``, ``wandb:PROJECT``, …"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from loggers.errors import LoggerError
+
+
+class _Kind(NamedTuple):
+    """A kind of target: where its class is, what stands behind the colon, and what the class is called with."""
+
+    module: str
+    name: str
+    wants: str
+    arguments: Callable[[str], dict[str, Any]]
+
+
+def _project(value: str) -> dict[str, Any]:
+    entity, slash, project = value.rpartition("/")
+    return {"project": project, "entity": entity} if slash else {"project": value}
+
+
+_KINDS: Final = {
+    "tensorboard": _Kind("adapters.backends.tensorboard", "TensorBoardLogger", "DIR", lambda value: {"logdir": value}),
+    "wandb": _Kind("adapters.backends.wandb", "WandbLogger", "[ENTITY/]PROJECT", _project),
+    "jsonl": _Kind("loggers.json_logger", "JSONLogger", "FILE", lambda value: {"path": value}),
+    "plattli": _Kind("loggers.plattli_logger", "PlattliLogger", "DIR", lambda value: {"directory": value}),
+}
+
+#: What people may write, for help and errors.
+SPELLINGS: Final = ", ".join(f"{name}:{kind.wants}" for name, kind in _KINDS.items())
+
+
+def absolute(spec: str) -> str:
+    """Return a target by its absolute path, if it is a path: a job may be worked off from another folder."""
+    name, colon, value = spec.partition(":")
+    return spec if name == "wandb" or not value else f"{name}{colon}{os.path.abspath(value)}"
+
+
+class Recipe:
+    """Makes the logger of a target when it is unpickled: a pickled logger itself may be a copy that writes nothing."""
+
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
+
+    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
+        return open_target, (self._spec,)
+
+
+def open_target(spec: str) -> Any:
+    """Return the logger that ``kind:value`` names. It does nothing before its first verb.
+
+    Raises:
+        LoggerError: no such kind, or nothing behind the colon.
+        ModuleNotFoundError: the kind needs a package that is not installed; the message names the extra.
+    """
+    name, _, value = spec.partition(":")
+    kind = _KINDS.get(name)
+    if kind is None or not value:
+        raise LoggerError(f"expected one of {SPELLINGS}, got {spec!r}")
+    return getattr(importlib.import_module(kind.module), kind.name)(**kind.arguments(value))

@@ -1,0 +1,172 @@
+"""``plattli replay``: any stored run into any logger, as often as one likes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loggers import PlattliLogger
+from plattli import Reader
+from plattli.cli import main as plattli
+from tests.test_adapters.tensorboard_files import Files
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_run(run: Path, steps: int = 50, *, end: str | None = "completed") -> PlattliLogger:
+    logger = PlattliLogger(run, hotsize=20)
+    logger.log_params({"lr": 0.1})
+    logger.log_tags(["seen"])
+    log(logger, range(steps))
+    logger.log_confusion([[3, 1], [0, 4]], ["a", "b"], epoch=1, context="validate")
+    logger.log_other("note", {"text": "x"})
+    if end is not None:
+        logger.finish(end)
+    return logger
+
+
+def log(logger: PlattliLogger, steps: range) -> None:
+    for step in steps:
+        logger.log_metrics({"loss": step / 4, "n": step}, step=step, epoch=step // 10, walltime=1.5e9 + step)
+        if step % 10 == 0:
+            logger.log_metrics({"loss": step / 2}, step=step, context="validate", walltime=1.5e9 + step)
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def points(file: Path) -> list[tuple[str, int, float]]:
+    return [(row["context"], row["step"], row["loss"]) for row in rows(file) if row["type"] == "metrics"]
+
+
+def expected(steps: int) -> list[tuple[str, int, float]]:
+    lines = []
+    for step in range(steps):
+        lines.append(("train", step, step / 4))
+        if step % 10 == 0:
+            lines.append(("validate", step, step / 2))
+    return lines
+
+
+def test_all_of_a_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every verb call, in order; a second call sends nothing, and --force sends all of it again."""
+    run, file = tmp_path / "run", tmp_path / "out" / "run.jsonl"
+    write_run(run)
+    assert plattli(["replay", str(run), "--to", f"jsonl:{file}"]) == 0
+    assert capsys.readouterr().out == f"{run}: 59 lines sent to jsonl:{file}\n"
+
+    assert points(file) == expected(50)
+    kinds = [row["type"] for row in rows(file)]
+    assert kinds[:2] == ["params", "tags"]
+    assert kinds[-1] == "finish"
+    # a confusion ahead of its context's lines is none the less sent
+    assert {kind: kinds.count(kind) for kind in ("confusion", "other", "finish")} == dict.fromkeys(
+        ("confusion", "other", "finish"), 1
+    )
+    before = file.read_bytes()
+    assert plattli(["replay", str(run), "--to", f"jsonl:{os.path.relpath(file)}"]) == 0
+    assert "has all of it already" in capsys.readouterr().out
+    assert file.read_bytes() == before
+    assert plattli(["replay", str(run), "--to", f"jsonl:{file}", "--force", "--quiet"]) == 0
+    assert file.read_bytes() == before + before
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_that_goes_on_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A live run is sent as far as it is; later calls send what has come."""
+    run, file = tmp_path / "run", tmp_path / "run.jsonl"
+    logger = write_run(run, 20, end=None)
+    command = ["replay", str(run), "--to", f"jsonl:{file}"]
+    assert plattli(command) == 0
+    assert "is still being written" in capsys.readouterr().err
+    assert points(file) == expected(20)
+    log(logger, range(20, 40))
+    assert plattli(command) == 0
+    assert points(file) == expected(40)
+    log(logger, range(40, 60))
+    logger.finish("completed")
+    assert plattli(["send", str(run)]) == 0  # the same job
+    assert points(file) == expected(60)
+    assert [row["type"] for row in rows(file)].count("finish") == 1
+
+
+def test_an_archive_by_itself_and_a_json_lines_file(tmp_path: Path) -> None:
+    """Whatever a Reader reads; what was sent is noted beside the file."""
+    write_run(tmp_path / "run")
+    archive = tmp_path / "digits.plattli"
+    (tmp_path / "run" / "metrics.plattli").rename(archive)
+    lines = tmp_path / "metrics.jsonl"
+    assert plattli(["replay", str(archive), "--to", f"jsonl:{lines}", "--quiet"]) == 0
+    again = tmp_path / "again"
+    assert plattli(["replay", str(lines), "--to", f"plattli:{again}", "--quiet"]) == 0
+
+    with Reader(archive) as one, Reader(again) as two:
+        for name in ("train/loss", "train/n", "train/epoch", "validate/loss"):
+            assert [part.tolist() for part in one.metric(name)] == [part.tolist() for part in two.metric(name)]
+        assert two.config()["lr"] == 0.1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "again", "digits.plattli", "digits.plattli.followers", "metrics.jsonl", "metrics.jsonl.followers", "run",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["RUN", "--to", "nowhere:x"], 2, "expected one of tensorboard:DIR"),
+        (["RUN", "--to", "jsonl"], 2, "got 'jsonl'"),
+        (["missing", "--to", "jsonl:x.jsonl"], 1, "not a plattli run"),
+        (["RUN", "--to", "plattli:RUN"], 1, "failed with RunExistsError"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
+    """Exit codes, and nothing written where it does not belong."""
+    run = tmp_path / "run"
+    write_run(run)
+    words = [word.replace("RUN", str(run)).replace("missing", str(tmp_path / "missing")) for word in arguments]
+    assert plattli(["replay", *words]) == code
+    assert said in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_killed_in_the_middle_and_called_again(tmp_path: Path) -> None:
+    """TensorBoard has every point once, whatever the first call got to."""
+    run, logdir = tmp_path / "run", tmp_path / "tb"
+    write_run(run, 20_000)
+    command = [sys.executable, "-m", "plattli", "replay", str(run), "--to", f"tensorboard:{logdir}", "--quiet"]
+    first = subprocess.Popen(command, cwd=ROOT)
+    while first.poll() is None and not list(run.glob(".followers/*.json")):
+        pass
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+    found = Files(logdir)
+    assert found.scalars("train/loss") == [(step, step / 4) for step in range(20_000)]
+    assert found.scalars("validate/loss") == [(step, step / 2) for step in range(0, 20_000, 10)]
+
+
+def test_attached_to_a_run_that_is_long_and_growing(tmp_path: Path) -> None:
+    """100,000 lines are there already when the follower comes, and more come while it catches up."""
+    run, file = tmp_path / "run", tmp_path / "run.jsonl"
+    logger = PlattliLogger(run)
+    log(logger, range(100_000))
+    command = [sys.executable, "-m", "plattli", "replay", str(run), "--to", f"jsonl:{file}", "--follow"]
+    follower = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    for step in range(100_000, 110_000):
+        log(logger, range(step, step + 1))
+    assert follower.poll() is None
+    logger.finish("completed")
+    assert follower.communicate(timeout=240)[0] == f"{run}: 121,000 lines sent to jsonl:{file}\n"
+
+    assert points(file) == expected(110_000)
+    assert rows(file)[-1] == {"type": "finish", "status": "completed"}
