@@ -24,13 +24,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "plattli": (),
     "loggers": (),
     "loggers/plattli_logger.py": ("plattli",),
+    "loggers/_backlog.py": ("plattli.errors", "plattli.rows"),
     "loggers/replay.py": ("plattli",),
     "adapters": (),
     "adapters/backends": _BACKENDS,
     "adapters/drivers": (*_BACKENDS, "loggers.session"),
     "adapters/fanout.py": _FANOUT,
     "adapters/follower.py": _FANOUT,
-    "adapters/commands.py": ("loggers.errors", "loggers.replay", "loggers.verbs"),
+    "adapters/commands.py": ("loggers.errors", "loggers.replay", "plattli._console", "plattli.errors"),
+    "adapters/targets.py": ("loggers.errors",),
 }
 #: Other people's packages that only those who use them should have to load.
 HEAVY = ("fsspec", "jax", "matplotlib", "pytest", "sklearn", "tensorboard", "torch", "wandb")
