@@ -142,7 +142,7 @@ class TeeLogger:
             self._log_primary(given, **where)
         except MetricValueError as error:
             failure = error  # every good value of the line is stored
-            values, _ = plain(values)  # floats are good, their names may not be
+            values = _accepted(metrics, values, error)
         if not self._started:
             self._start()
         for replica in self._inline:
@@ -235,14 +235,16 @@ class TeeLogger:
 
     def logger_state(self) -> dict[str, JSON]:
         """Return the state of the primary and of every replica."""
-        replicas: list[JSON] = [r.record() for r in self._replicas]
+        # one without state has an entry all the same: it is in the tee, so it has what was logged until now
+        replicas: list[JSON] = [r.record() or {"logger": type_name(r.logger), "state": None} for r in self._replicas]
         return {"primary": checkpoint_record(self._primary), "replicas": replicas}
 
     def reattach(self, state: Any) -> None:
         """Put the primary back to where the state was taken, and the replicas with it.
 
-        A replica that was not in the tee when the state was taken receives the whole run. Raises what
-        the primary raises.
+        A replica that was not in the tee when the state was taken receives the whole run. One that was, and
+        has no state of its own (a JSON Lines file), goes on behind what it has: it cannot be cut, so it
+        keeps the lines that came after the state. Raises what the primary raises.
         """
         if not (isinstance(state, Mapping) and "primary" in state and isinstance(state.get("replicas"), list)):
             raise RecordError(f"expected the state of a TeeLogger (primary, replicas), got {state!r:.200}")
@@ -255,7 +257,7 @@ class TeeLogger:
         resume(self._primary, state["primary"])
         records = list(state["replicas"])
         for replica in self._replicas:
-            mine = next((r for r in records if r is not None and replica.owns(r)), None)
+            mine = next((r for r in records if replica.owns(r)), None)
             if mine is not None:
                 records.remove(mine)
             replica.prepare(mine)
@@ -351,20 +353,22 @@ class _Replica:
         #: what it raised, if that was the last call of it
         self.broken: Exception | None = None
         self.log_line = verb_of(logger, "log_metrics")
+        #: it was in the tee at the state that is resumed; one that was not gets the whole run first
+        self.known = True
 
     @property
     def name(self) -> str:
         return type(self.logger).__name__
 
-    def owns(self, record: Mapping[str, Any]) -> bool:
+    def owns(self, record: Any) -> bool:
         """Tell whether a record of a tee's state is of this replica's type."""
-        return record.get("logger") == type_name(self.logger)
+        return isinstance(record, Mapping) and record.get("logger") == type_name(self.logger)
 
     def end_predecessor(self, run: Path) -> None:
         """Let whoever worked for an earlier process on the same run come to an end."""
 
     def prepare(self, record: Mapping[str, Any] | None) -> None:
-        """Take the replica's own record of a state, before :meth:`start`."""
+        """Take the replica's entry of a tee's state, before :meth:`start`; ``None`` if there is none."""
         raise NotImplementedError
 
     def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
@@ -411,7 +415,6 @@ class _Inline(_Replica):
         #: the verb call at which it broke
         self._failed: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
         self._refused: set[str] = set()
-        self._known = True  # a new replica of a run that has rows gets them first
 
     def call(self, verb: Any, *args: Any, **kwargs: Any) -> None:
         if self.broken is not None:
@@ -435,14 +438,14 @@ class _Inline(_Replica):
             self.news.append("")  # the tee has to look at its replicas
 
     def prepare(self, record: Mapping[str, Any] | None) -> None:
-        self._known = record is not None
+        self.known = record is not None
         try:
-            resume(self.logger, record)
+            resume(self.logger, _with_state(record))
         except Exception as error:
-            self.broken, self._known = error, True
+            self.broken = error
 
     def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
-        if resumed and not self._known and self.broken is None:
+        if resumed and not self.known and self.broken is None:
             try:
                 replay(run, self.logger, finish=False)
             except Exception as error:
@@ -568,7 +571,8 @@ class _Process(_Replica):
             os.close(lock)
 
     def prepare(self, record: Mapping[str, Any] | None) -> None:
-        self._record = record
+        self.known = record is not None
+        self._record = _with_state(record)
 
     def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
         self.end_predecessor(run)
@@ -578,8 +582,8 @@ class _Process(_Replica):
         if cursor is not None and cursor.run_id not in (None, run_id):
             files.forget()  # the directory held another run
             cursor = None
-        if resumed and self._record is None:
-            files.forget()  # a replica that is new in this tee
+        if resumed and not self.known:
+            files.forget()
         if (state := files.load_state()) is not None:
             if cursor is not None:
                 clip(cursor, run)
@@ -693,6 +697,25 @@ class _Process(_Replica):
         if state is not None:
             report.update(delivered=state.delivered, error=state.error or self.error)
         return report
+
+
+def _accepted(metrics: Mapping[Any, Any], values: Mapping[str, Any], error: MetricValueError) -> dict[str, Any]:
+    """Return what the primary has stored of a line that it has not taken as a whole.
+
+    Args:
+        metrics: the line as it was given.
+        values: the same as plain values, but for floats whose names nobody has looked at.
+        error: the primary's.
+    """
+    good, _ = plain(values)
+    # what is no name stands in the error as its repr, which may be the text of a good one
+    refused = error.metrics - {repr(name) for name in metrics if not isinstance(name, str) or not name}
+    return {name: value for name, value in good.items() if name not in refused}
+
+
+def _with_state(record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return a replica's entry of a tee's state, if there is anything in it to reattach."""
+    return None if record is None or record.get("state") is None else record
 
 
 def _replica(logger: Any, key: str, poll: float, news: list[str]) -> _Replica:

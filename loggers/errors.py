@@ -25,6 +25,8 @@ Each class is also the builtin that a caller would catch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class LoggerError(Exception):
     """Base of every error raised by the loggers."""
@@ -47,7 +49,17 @@ class MetricNameError(LoggerError, ValueError, TypeError):
 
 
 class MetricValueError(LoggerError, ValueError, TypeError):
-    """One or more values could not be logged; their siblings were."""
+    """One or more values could not be logged; their siblings were.
+
+    Args:
+        message: names each of them.
+        metrics: their names alone; a name that is no text, or empty, stands here as its ``repr``.
+    """
+
+    def __init__(self, message: str = "", *, metrics: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        #: The names of the metrics that were not logged, none if the error is about something else.
+        self.metrics = frozenset(metrics)
 
 
 class ConfusionError(LoggerError, ValueError):

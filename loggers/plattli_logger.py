@@ -173,7 +173,7 @@ class PlattliLogger:
         self._lines: dict[tuple[Any, ...], _Line] = {}
         #: context -> highest step logged in it
         self._steps: dict[str, int] = {}
-        #: context -> step of the state that was reattached, until the context has a line
+        #: context -> step of the state that was reattached, until there is a line
         self._resumed: dict[str, int] = {}
         self._warned: set[str] = set()
         _LIVE.add(self)
@@ -284,7 +284,8 @@ class PlattliLogger:
 
     def _compare_with_resume(self, context: str, step: int) -> None:
         """Say so if a loop that was resumed begins at an earlier step than its checkpoint."""
-        resumed = self._resumed.pop(context, -1)
+        # of the first line only: late lines of other contexts are ordinary
+        resumed, self._resumed = self._resumed.get(context, -1), {}
         if step < resumed:
             self._warn_once(
                 f"run {self._directory.name!r} was resumed at {context} step {resumed}, and its first {context} line "

@@ -227,12 +227,13 @@ def raise_for(problems: Mapping[str, str], *, where: str) -> None:
         where: what was being logged, such as ``"the train line of step 5"``.
 
     Raises:
-        MetricValueError: names every bad value, its type and its remedy.
+        MetricValueError: names every bad value, its type and its remedy; the names are in ``metrics``, too.
     """
     if problems:
         each = "; ".join(f"{name!r}: {problem}" for name, problem in problems.items())
         count = "1 value" if len(problems) == 1 else f"{len(problems)} values"
-        raise MetricValueError(f"{count} of {where} could not be logged, any others were: {each}")
+        message = f"{count} of {where} could not be logged, any others were: {each}"
+        raise MetricValueError(message, metrics=problems)
 
 
 # --- params and tags --------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ _float = struct.Struct("<f").pack
 # Event.wall_time (field 1, double), then the key of Event.step (field 2, varint)
 _stamp = struct.Struct("<BdB").pack
 _SUMMARY: Final = b"\x2a"  # Event.summary, field 5
+_SESSION_LOG: Final = b"\x3a"  # Event.session_log, field 7
 _NO_FIELD: Final = b"\x7a"  # field 15, of the same kind, which Event does not have: every reader passes over it
 _METADATA: Final = b"\x4a"  # Value.metadata, field 9: here it comes right behind the tag, in values with a tensor
 # TensorProto of floats, of which there are none: the plugin data in the metadata is what counts
@@ -105,17 +106,35 @@ def summary_step(event: bytes, *, default: int) -> int:
     return step if step <= LAST_STEP else step - 2**64
 
 
+def start_step(event: bytes, *, default: int) -> int:
+    """Return the step of a :func:`start_event`, or ``default`` for another event."""
+    at = _behind_step(event)
+    return _read_varint(event, 10)[0] if at and event[at : at + 1] == _SESSION_LOG else default
+
+
 def holds_text(event: bytes) -> bool:
     """Return whether this is a summary of this module with a tensor: a text, or a word for HParams."""
+    _, end = _tag_span(event)
+    return end > 0 and event[end : end + 1] == _METADATA
+
+
+def first_tag(event: bytes) -> str | None:
+    """Return the tag of a summary's first value, or ``None`` for another event."""
+    start, end = _tag_span(event)
+    return event[start:end].decode("utf-8", "replace") if end else None
+
+
+def _tag_span(event: bytes) -> tuple[int, int]:
+    """Return where the tag of a summary's first value begins and ends, or zeros if there is none."""
     at = _behind_step(event)
     if not at or event[at : at + 1] != _SUMMARY:
-        return False
+        return 0, 0
     size, at = _read_varint(event, at + 1)
     for _ in ("Summary.value", "Value.tag"):
         if event[at : at + 1] != b"\x0a":  # another program's
-            return False
+            return 0, 0
         size, at = _read_varint(event, at + 1)
-    return event[at + size : at + size + 1] == _METADATA
+    return at, at + size
 
 
 def hidden(event: bytes) -> bytes:

@@ -85,11 +85,11 @@ class Run:
         writer = _tfevents.EventWriter(logdir, ahead=state.restart(time.time(), who), who=who)
         writer.open()
         try:
-            state.hide_texts(old, who)
+            state.hide_rest(old, who)
         except OSError as error:  # no reason not to go on
             warnings.warn(
-                f"{who} cannot take old texts out of {logdir} ({error}), so TensorBoard's readers may show some "
-                "twice: make the event files there writable and reattach again",
+                f"{who} cannot take old texts and lines out of {logdir} ({error}), so TensorBoard's readers may show "
+                "some twice, or some that were cut: make the event files there writable and reattach again",
                 RuntimeWarning,
                 stacklevel=3,
             )

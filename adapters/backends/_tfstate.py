@@ -87,12 +87,15 @@ class RunState:
             return [_tfproto.start_event(self.step + 1, wall_time)]
         return [_tfproto.start_event(max(self.step, 0), wall_time), *kept]
 
-    def hide_texts(self, names: Iterable[str], who: str) -> None:
-        """Hide the texts that the file with :meth:`restart` has again, and those from after this state.
+    def hide_rest(self, names: Iterable[str], who: str) -> None:
+        """Hide what :meth:`restart` cannot make readers drop: texts, and lines of contexts behind the newest.
 
         TensorBoard's accumulator does not drop texts where it drops scalars and pictures, and no reader
         drops what has step 0, as params do. So old texts have to go, or they would be there twice. To
         leave the new ones out is no way: the servers do drop the old ones.
+
+        Readers drop by step alone. So a validation at step 7 that came after this state would stay if
+        training was at step 10 by then, though the state's last validation is that of step 4.
 
         Args:
             names: the files from before that one.
@@ -109,10 +112,9 @@ class RunState:
         for name in names:
             path = os.path.join(self.logdir, name)
             if name == cut:
-                _tfevents.hide(path, size, None, _tfproto.holds_text, who=who)
+                _tfevents.hide(path, size, None, self._is_rest, who=who)
             elif name > cut:
-                # a resume from an even older state may have dropped what had led here: its own lines stand in
-                _tfevents.hide(path, 0, None, self._is_later_text, who=who)
+                _tfevents.hide(path, 0, None, _LaterFile(self), who=who)
 
     def _last_step(self, who: str) -> list[bytes] | None:
         """Return the events of the last step, or ``None`` if they are not all there."""
@@ -131,9 +133,49 @@ class RunState:
     def _is_kept_text(self, event: bytes) -> bool:
         return self._is_kept(event) and _tfproto.holds_text(event)
 
-    def _is_later_text(self, event: bytes) -> bool:
-        later = self._is_kept(event) or _tfproto.summary_step(event, default=-1) == 0
-        return later and _tfproto.holds_text(event)
+    def _is_rest(self, event: bytes) -> bool:
+        """Return whether to hide an event that was written after this state."""
+        step = _tfproto.summary_step(event, default=-1)
+        return 0 <= step < self.step or _tfproto.holds_text(event)
+
+    def last_step(self, tag: str, default: int) -> int:
+        """Return the step up to which the run in this state has what is called ``tag``.
+
+        Args:
+            tag: of a scalar, a picture, or the table that belongs to a picture.
+            default: for a tag that this state does not know.
+        """
+        for picture in (tag, tag.removesuffix("/table")):
+            if picture in self.pictures:
+                return self.pictures[picture]
+        # both contexts and names may have slashes
+        return max((step for context, step in self.steps.items() if tag.startswith(f"{context}/")), default=default)
+
+
+class _LaterFile:
+    """What to hide in a file that a process after a state began; asked one event at a time, from its beginning.
+
+    That process may have resumed an even older state, and so have dropped what had led to this one. Then its
+    own lines stand in, as far as this state reaches.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._unknown = state.step  # what this state does not know may stand in, until we know that it does not
+
+    def __call__(self, event: bytes) -> bool:
+        """Return whether to hide the event."""
+        state = self._state
+        if _tfproto.start_step(event, default=-1) >= max(state.step, 0):
+            self._unknown = -1
+        step = _tfproto.summary_step(event, default=-1)
+        if step < 0:
+            return False
+        text = _tfproto.holds_text(event)
+        if step >= max(state.step, 0) or (text and step == 0):
+            return text
+        tag = _tfproto.first_tag(event)
+        return tag is not None and step > state.last_step(tag, self._unknown)
 
 
 def json_tag(value: Any) -> Any:

@@ -124,7 +124,7 @@ class TensorBoardLogger:
         Args:
             metrics: name -> scalar, kept as float32.
             step: the x axis.
-            epoch: becomes ``<context>/epoch``, also in place of a metric of that name.
+            epoch: becomes ``<context>/epoch``, also in place of a metric of that name, which is said once.
             context: what the tags begin with.
             **axes: ``walltime`` in Unix seconds is the event's time, now by default. Others are
                 ignored.
@@ -165,6 +165,8 @@ class TensorBoardLogger:
                 late = run.add_row(context, row, step, wall_time)
         if late:
             self._say_late(late, step)
+        if epoch is not None and "epoch" in values:
+            self._say_clash(context)
         if problems:
             raise_for(problems, where=f"the {context} line of step {step}")
 
@@ -390,6 +392,13 @@ class TensorBoardLogger:
             "late",
             f"{_WHO}({self.run_id()}): step {step} of {', '.join(tags)} came after a later step and was left "
             "out, or TensorBoard would forget the newer points; logger_info()['late'] counts any more",
+        )
+
+    def _say_clash(self, context: str) -> None:
+        self._warn_once(
+            f"clash {context}",
+            f"{_WHO}({self.run_id()}): the metric 'epoch' of context {context!r} is left out, because the line's "
+            f"own epoch is {context}/epoch: log the metric under another name",
         )
 
     def _warn_once(self, what: str, words: str) -> None:

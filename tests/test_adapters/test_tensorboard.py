@@ -689,7 +689,7 @@ def test_old_texts_that_cannot_be_hidden_are_said(run: Path) -> None:
     log_texts(logger, range(101))
     state = logger.logger_state()
     log_texts(logger, range(101, 105))
-    with largest_file(3000), pytest.warns(RuntimeWarning, match=r"cannot take old texts out of .*too large.*twice"):
+    with largest_file(3000), pytest.warns(RuntimeWarning, match=r"cannot take old texts and lines out of .*too large.*twice"):
         resumed = again(state, run)
     log_texts(resumed, range(101, 105))
     assert [step for step, _ in all_texts(run)["other/report"]][-4:] == [100, 104, 100, 104]

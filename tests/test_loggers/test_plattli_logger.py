@@ -750,7 +750,7 @@ def test_reattach_three_times_in_a_row(run: Path) -> None:
 
 
 def test_a_loop_that_begins_far_below_its_checkpoint_is_told(run: Path) -> None:
-    """Its step was not restored: once per context, and the lines are logged as they are."""
+    """Its step was not restored: it is said of the first line, and the lines are logged as they are."""
     lgr = plain_logger(run)
     for step in range(101):
         lgr.log_metrics({"a": float(step)}, step=step)
