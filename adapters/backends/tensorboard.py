@@ -165,7 +165,7 @@ class TensorBoardLogger:
                 late = run.add_row(context, row, step, wall_time)
         if late:
             self._say_late(late, step)
-        if epoch is not None and "epoch" in values:
+        if epoch is not None and "epoch" in metrics:
             self._say_clash(context)
         if problems:
             raise_for(problems, where=f"the {context} line of step {step}")

@@ -14,7 +14,7 @@ from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
 
 from adapters import TeeLogger, TensorBoardLogger, WandbLogger
 from loggers import JSONLogger, PlattliLogger
-from loggers.testing import LoggerContract, Run, Stored
+from loggers.testing import LoggerContract, Stored
 from tests.test_adapters.replicas import wait_for
 from tests.test_adapters.tensorboard_files import Files
 from tests.test_adapters.wandb_files import find_runs
@@ -42,16 +42,6 @@ class TestTensorBoardLogger(LoggerContract):
 
     def stored(self, directory: Path) -> Stored:
         return tensorboard_run(directory)
-
-    @pytest.mark.xfail(reason="TensorBoard's restart record cuts at one step, and older lines of slow contexts stay")
-    def test_lines_behind_the_newest_are_cut_too(self, run: Run) -> None:
-        """A validation line that came after the state is gone, whatever its step."""
-        super().test_lines_behind_the_newest_are_cut_too(run)
-
-    @pytest.mark.xfail(reason="a metric called epoch gives way to the line's epoch in silence")
-    def test_a_metric_called_like_an_axis_is_kept_or_said(self, run: Run) -> None:
-        """Whatever is left out is named."""
-        super().test_a_metric_called_like_an_axis_is_kept_or_said(run)
 
 
 @pytest.fixture
@@ -104,13 +94,7 @@ class TestReplica(RecordingContract):
     def build(self, directory: Path) -> TeeLogger:
         return TeeLogger(PlattliLogger(directory), super().build(directory))
 
-    @pytest.mark.xfail(reason="an inline replica is told values that the primary has refused for its column")
-    def test_one_metric_may_change_its_type(self, run: Run) -> None:
-        """A replica holds what the primary holds."""
-        super().test_one_metric_may_change_its_type(run)
 
-
-@pytest.mark.xfail(reason="reattach replays the whole run to a replica without state, which has it already")
 def test_a_replica_that_only_appends_gets_each_line_once(tmp_path: Path) -> None:
     """Also across a resume: there is nothing to cut it with, and nothing that it lacks."""
 

@@ -146,9 +146,13 @@ def test_a_line_is_one_event(run: Path) -> None:
 def test_the_epoch_of_the_line_wins_over_a_metric_of_that_name(run: Path) -> None:
     """A metric called epoch gives way to the axis, and is a metric where there is no axis."""
     logger = TensorBoardLogger(run)
-    logger.log_metrics({"epoch": 99, "loss": 1.0}, step=0, epoch=3)
-    logger.log_metrics({"epoch": 99}, step=1)
-    assert Files(run).scalars("train/epoch") == [(0, 3.0), (1, 99.0)]
+    with pytest.warns(RuntimeWarning, match="the metric 'epoch' of context 'train' is left out") as caught:
+        logger.log_metrics({"epoch": 99, "loss": 1.0}, step=0, epoch=3)
+        logger.log_metrics({"epoch": 99, "loss": 2.0}, step=1, epoch=3)
+    assert len(caught) == 1
+    logger.log_metrics({"epoch": 99}, step=2)
+    assert Files(run).scalars("train/epoch") == [(0, 3.0), (1, 3.0), (2, 99.0)]
+    assert Files(run).scalars("train/loss") == [(0, 1.0), (1, 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -689,7 +693,7 @@ def test_old_texts_that_cannot_be_hidden_are_said(run: Path) -> None:
     log_texts(logger, range(101))
     state = logger.logger_state()
     log_texts(logger, range(101, 105))
-    with largest_file(3000), pytest.warns(RuntimeWarning, match=r"cannot take old texts and lines out of .*too large.*twice"):
+    with largest_file(3000), pytest.warns(RuntimeWarning, match=r"cannot take old texts and .*too large.*twice"):
         resumed = again(state, run)
     log_texts(resumed, range(101, 105))
     assert [step for step, _ in all_texts(run)["other/report"]][-4:] == [100, 104, 100, 104]
