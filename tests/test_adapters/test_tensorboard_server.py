@@ -98,6 +98,20 @@ def write_second_wind(run: Path) -> None:
     train(again, range(1, 5))
 
 
+def write_slow_context(run: Path) -> None:
+    """Write a run whose validation lags behind its training, resumed from the same checkpoint twice."""
+    logger = TensorBoardLogger(run)
+    train(logger, range(11))
+    logger.log_metrics({"loss": 4.0}, step=4, context="validate")
+    state = logger.logger_state()
+    logger.log_metrics({"loss": 7.0, "gone": 1.0}, step=7, context="validate")
+    for factor in (10.0, 100.0):
+        logger = TensorBoardLogger(run)
+        logger.reattach(state)
+        train(logger, range(11, 13), factor)
+        logger.log_metrics({"loss": factor}, step=8, context="validate")
+
+
 def write_late(run: Path) -> None:
     """Write a run whose loss comes too late once, and which is interrupted."""
     logger = TensorBoardLogger(run)
@@ -115,6 +129,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_resumed(root / "resumed")
     write_second_wind(root / "second")
     write_late(root / "late")
+    write_slow_context(root / "slow")
     write_texts(root / "texts")
     write_texts(root / "texts differ", note=" again")
     TensorBoardLogger(root / "deep" / "complete").log_params({"lr": 0.9})
@@ -133,7 +148,7 @@ def server(
 
 def test_there_is_one_run_per_directory(server: Server) -> None:
     """Neither hparams nor a resume makes a run of its own."""
-    assert server.runs() == ["complete", "deep/complete", "late", "resumed", "second", "texts", "texts differ"]
+    assert server.runs() == ["complete", "deep/complete", "late", "resumed", "second", "slow", "texts", "texts differ"]
 
 
 def test_scalars_are_the_float32_of_what_was_logged(server: Server) -> None:
@@ -152,6 +167,13 @@ def test_a_resumed_run_has_every_step_once(server: Server) -> None:
     assert server.scalars("resumed", "train/loss") == old + [(step, 10.0 * step) for step in range(6, 9)]
     assert server.scalars("resumed", "validate/loss") == [(5, 77.0)]
     assert server.scalars("second", "train/loss") == [(step, float(step)) for step in range(5)]
+
+
+def test_a_context_behind_the_others_is_cut_at_its_own_step(server: Server) -> None:
+    """What it logged after the checkpoint is gone, though others were further at the checkpoint."""
+    assert server.scalars("slow", "validate/loss") == [(4, 4.0), (8, 100.0)]
+    assert server.scalars("slow", "train/loss") == [(s, float(s)) for s in range(11)] + [(11, 1100.0), (12, 1200.0)]
+    assert "validate/gone" not in server.tags("slow")
 
 
 def test_texts_are_rendered(server: Server) -> None:
@@ -201,7 +223,7 @@ def test_a_confusion_matrix_is_a_picture(server: Server) -> None:
 def test_hparams_are_one_row_per_run(server: Server) -> None:
     """A row has all params, the last metrics, and how the run ended; equal names stay two rows."""
     rows = server.hparams()
-    assert sorted(rows) == ["complete", "deep/complete", "late", "resumed", "second", "texts", "texts differ"]
+    assert sorted(rows) == ["complete", "deep/complete", "late", "resumed", "second", "slow", "texts", "texts differ"]
     params, metrics, status = rows["complete"]
     assert params == {"lr": 0.1, "opt": "a|b", "amp": False, "layers": "[64, 10]", "late": "yes"}
     assert metrics["train/loss"] == 9.0
@@ -248,6 +270,8 @@ def test_the_accumulator_reads_the_same(logdir: Path) -> None:
     assert run.scalars("validate/loss") == [(5, 77.0)]
     assert run.params() == {"lr": 0.2}
     assert run.status() == "STATUS_SUCCESS"
+    assert Files(logdir / "slow").scalars("validate/loss") == [(4, 4.0), (8, 100.0)]
+    assert "validate/gone" not in Files(logdir / "slow").tags()
     assert Files(logdir / "second").scalars("train/loss") == [(step, float(step)) for step in range(5)]
     assert len(os.listdir(logdir / "second")) == 3
     for name, note in {"texts": "", "texts differ": " again"}.items():
