@@ -72,7 +72,7 @@ class Backlog:
         weakref.finalize(self, _tell_what_is_lost, run, self._rows)
         warnings.warn(
             f"run {run!r}: the disk takes nothing ({_said(error)}); lines wait in memory, up to "
-            f"{limit / 1e6:.0f} MB of them, and are written when it does",
+            f"{limit / 1e6:g} MB of them, and are written when it does",
             RuntimeWarning,
             stacklevel=5,
         )
@@ -94,17 +94,25 @@ class Backlog:
         self._bytes += _size(row)
         is_full = self._bytes > self._limit
         if is_full or time.monotonic() >= self._again:
-            unfit = self._write(row)
+            try:
+                unfit = self._write(row)
+            except BaseException:
+                self._take_back(row)
+                raise
             if unfit is not None:
                 return unfit
         if is_full:
-            self._rows.pop()
-            self._bytes -= _size(row)
+            self._take_back(row)
             raise UnwrittenError(
-                f"{self.describe()}, and memory takes no more: the line at step {step} was not logged; make room, or "
-                f"end the training"
+                f"run {self._run!r}: the disk takes nothing ({_said(self.error)}), {len(self):,} lines wait in memory, "
+                f"and it takes no more: the line at step {step} was not logged; make room, or end the training"
             )
         return {}
+
+    def _take_back(self, row: Waiting) -> None:
+        if self._rows and self._rows[-1] is row:
+            self._rows.pop()
+            self._bytes -= _size(row)
 
     def change(self, change: Callable[[], None]) -> None:
         """Keep a change of the run's config."""
@@ -130,8 +138,8 @@ class Backlog:
                 unfit = writer.append(row.step, row.names, row.values, floats=row.floats)
                 self._rows.popleft()
                 self._bytes -= _size(row)
-                self.written += 1
                 if row is not newest:
+                    self.written += 1
                     self._tell(row, unfit)
             while self._changes:
                 self._changes[0]()

@@ -87,7 +87,9 @@ class Store:
             if newest:
                 _fs.sync_dir(self._path.parent)
         except OSError:
-            self.stale = True
+            with self._publishing:
+                self.stale = True
+                self._entered = 0  # what was spelled is not what is there
             raise
         if not newest:  # what was published meanwhile says all this and more, but is not synced
             self.publish(sync=True, grown=True)

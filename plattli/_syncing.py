@@ -53,14 +53,17 @@ def _keep_syncing(root: Path, every: float, stop: threading.Event) -> None:
             if (now := _look(root)) != synced:
                 _sync(root)
                 synced = now
+            told = False
         except OSError as error:
-            if not told:
-                told = True
-                warnings.warn(
-                    f"run {root.parent.name!r}: its lines survive a kill, but for now not a power loss: {error}",
-                    RuntimeWarning,
-                    stacklevel=1,
-                )
+            # a filter that makes errors of warnings must not end this thread
+            with contextlib.suppress(RuntimeWarning):
+                if not told:
+                    told = True
+                    warnings.warn(
+                        f"run {root.parent.name!r}: its lines survive a kill, but for now not a power loss: {error}",
+                        RuntimeWarning,
+                        stacklevel=1,
+                    )
 
 
 def _look(root: Path) -> list[tuple[int, ...]]:

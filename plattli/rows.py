@@ -23,7 +23,6 @@ Steps normally rise. Three things are ordinary too, and cost a little more:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import json
@@ -734,8 +733,10 @@ class RowWriter:
                 self._end()
             else:
                 # some columns have their last rows now, so all must, before other rows come
-                with contextlib.suppress(OSError):
+                try:
                     self._drain()
+                except (OSError, RunBrokenError):
+                    self._torn = True
             raise
         self._end()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import random
@@ -26,6 +28,7 @@ from plattli.errors import (
     StepError,
 )
 from plattli.rows import Json, RowWriter
+from tests.faults import failing_disk
 from tests.killing import every_kill
 
 Model = dict[str, dict[int, Any]]
@@ -347,6 +350,46 @@ def test_a_hot_row_below_stored_ones_costs_none_of_them(tmp_path: Path) -> None:
         "j": {0: [0], 1: [1], 2: "new", 3: [3], 4: [4], 5: [5]},
         "b": {s: s for s in range(6)},
     }
+
+
+@pytest.mark.parametrize("first", range(1, 40))
+def test_a_value_that_replaces_one_after_a_finish_that_failed(tmp_path: Path, first: int) -> None:
+    """Some columns may have their last rows by then; what is logged again at such a step counts all the same."""
+    run = tmp_path / "run"
+    writer = RowWriter(run, hotsize=100)
+    model: Model = {}
+    for step in range(6):
+        write(writer, model, step, {"a": step * 0.5, "b": step, "j": Json([step])})
+    writer.drain()
+    for step in range(6, 12):
+        write(writer, model, step, {"a": step * 0.5, "b": step, "j": Json([step])})
+    with failing_disk(first, code=errno.ENOSPC) as disk:
+        with contextlib.suppress(OSError):
+            writer.finish()
+        disk.heal()
+    if writer.lost is not None:  # the archive was complete
+        writer = RowWriter(run, hotsize=100, if_exists="append")
+    write(writer, model, 8, {"a": 99.0, "b": 99})
+    write(writer, model, 20, {"a": 1.0, "new": 1})
+    writer.drain()
+    assert same(stored(run), model)
+    writer.finish()
+
+    assert same(stored(run), model)
+
+
+def test_a_manifest_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    """A new metric is in it once the writer is closed, whatever failed when it came."""
+    writer = RowWriter(tmp_path, hotsize=100)
+    model: Model = {}
+    write(writer, model, 0, {"a": 0.5})
+    with failing_disk(code=errno.ENOSPC), pytest.raises(OSError, match="No space"):
+        writer.append(1, ("a", "new"), (1.5, 2.5))
+    write(writer, model, 2, {"a": 2.5, "new": 3.5})
+    writer.close()
+
+    assert json.loads((tmp_path / "plattli" / "plattli.json").read_text()).keys() >= {"a", "new"}
+    assert same(stored(tmp_path), model)
 
 
 # ---- interrupted at every instruction --------------------------------------------------------------
