@@ -79,5 +79,6 @@ def _sync(root: Path) -> None:
     for name in _FILES:
         with contextlib.suppress(FileNotFoundError):
             _fs.sync_file(root / name)
-    _fs.sync_dir(root)
-    _fs.sync_dir(root.parent)
+    with contextlib.suppress(FileNotFoundError):  # the run is an archive by now, which was synced
+        _fs.sync_dir(root)
+        _fs.sync_dir(root.parent)
