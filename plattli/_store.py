@@ -18,8 +18,8 @@ from plattli._format import MANIFEST
 from plattli._indices import Segment
 from plattli._rowform import HotRows, Piece
 
-#: Columns that are worth some threads.
-_MANY: Final = 32
+#: Columns that are worth another thread.
+_MANY: Final = 64
 
 
 class Store:
@@ -161,8 +161,8 @@ class Store:
 
 
 def _helpers(parts: Sized, sync: bool) -> int:
-    """Return how many threads help with the disk.
+    """Return how many threads help with the disk: few, for each takes its turns at the interpreter's lock.
 
-    None for a few columns: each thread takes its turns at the interpreter's lock, which the caller misses.
+    A caller whose turn it is waits behind all of them. For the columns only the next batch waits.
     """
-    return len(parts) if sync and len(parts) >= _MANY else 0
+    return len(parts) // _MANY if sync else 0

@@ -77,11 +77,12 @@ IfExists: TypeAlias = Literal["refuse", "append", "replace"]
 #: Rows that come faster than a batch is worth its cost wait for a bigger one, until they are so many times `hotsize` …
 _PATIENCE: Final = 16
 #: … or the hot log has so many bytes.
-_LONG: Final = 8 << 20
-#: So many times `hotsize` make ``append`` wait for a batch that is still at work, so that memory stays bounded: while
-#: the log is short, and when it is long.
+_LONG: Final = 32 << 20
+#: So many times `hotsize` make ``append`` wait for a batch that is still at work, so that memory stays bounded; fewer
+#: where the log has so many bytes by then.
 _BACKLOG: Final = 40
 _LONG_BACKLOG: Final = 10
+_LONGEST: Final = 64 << 20
 
 
 def _guarded(call: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -582,7 +583,7 @@ class RowWriter:
         self._batch = batch
 
     def _is_overdue(self) -> bool:
-        backlog = _BACKLOG if self._log.size < _LONG else _LONG_BACKLOG
+        backlog = _BACKLOG if self._log.size < _LONGEST else _LONG_BACKLOG
         return len(self._rows) >= backlog * self.hotsize
 
     def _retry(self, batch: Batch) -> None:
