@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from adapters.follower import FOLDER, Job, JobFiles, jobs, work
-from adapters.targets import SPELLINGS, Recipe, absolute, open_target
-from loggers.errors import LoggerError
+from adapters.targets import SPELLINGS, Recipe, absolute, open_target, place
+from loggers.errors import LoggerError, RunExistsError
 from loggers.replay import Cursor, count_lines, open_source
 from plattli._console import Progress
 from plattli.errors import PlattliError
@@ -35,7 +35,8 @@ examples:
   plattli replay runs/digits --to wandb:digits --follow           go on until the run has ended
   plattli replay runs/digits.plattli --to jsonl:digits.jsonl      an archive as JSON Lines
 
-A second call goes on where the first one stopped, and sends nothing twice: what was sent is noted beside the run.
+A second call goes on where the first one stopped, and sends nothing twice: what was sent is noted in RUN/.followers.
+JSON Lines hold no times: lines that come back from them get the time at which they do.
 
 exit code: 0 all is sent; 1 something could not be sent; 2 wrong usage
 """
@@ -55,7 +56,7 @@ def add_replay(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--to", required=True, metavar="TARGET", help=f"one of {SPELLINGS}")
     parser.add_argument("--follow", action="store_true", help="go on until the run has ended or its process died")
     parser.add_argument("--poll", type=float, default=0.5, metavar="S", help="seconds between two looks (0.5)")
-    parser.add_argument("--force", action="store_true", help="forget what was sent before, and send all of it")
+    parser.add_argument("--force", action="store_true", help="replace what is at TARGET, and send all of the run")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     parser.set_defaults(run=_replay)
 
@@ -63,8 +64,10 @@ def add_replay(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _replay(args: argparse.Namespace) -> int:
     run: Path = args.run_path
     try:
+        open_target(args.to)  # raises if there is no such kind
         spec = absolute(args.to)
-        open_target(spec)
+        if (at := place(spec)) is not None and at.resolve() == run.resolve():
+            raise LoggerError(f"{args.to} is the run itself: name another place")
         source = open_source(run)
         next(source.calls(Cursor()), None)  # raises if there is no run
     except (LoggerError, PlattliError, ImportError) as error:
@@ -78,15 +81,26 @@ def _replay(args: argparse.Namespace) -> int:
         print(f"plattli replay: {run} is being sent to {args.to} by another process already", file=sys.stderr)
         return 1
     try:
-        if args.force:
-            files.forget()
+        begun = files.load_cursor() is not None
+        if args.force or (begun and at is not None and not at.exists()):
+            files.forget()  # what was sent is gone, or goes
+            begun = False
+        if at is not None and at.is_file() and not begun:
+            if not args.force:
+                raise RunExistsError
+            at.unlink()
         cursor = files.load_cursor()
         if cursor is not None and cursor.finished and not next(source.calls(copy.deepcopy(cursor)), None):
             if not args.quiet:
                 print(f"{run}: {args.to} has all of it already; --force sends it again")
             return 0
-        files.save_job(Job(run.absolute(), pickle.dumps(Recipe(spec)), None, args.poll, 0, list(sys.path)))
+        recipe = pickle.dumps(Recipe(spec, replace=args.force))
+        files.save_job(Job(run.absolute(), recipe, None, args.poll, 0, list(sys.path)))
         return _work_off(run, args, files)
+    except RunExistsError:
+        print(f"plattli replay: {args.to} is there already: name another place, or replace it with --force",
+              file=sys.stderr)  # fmt: skip
+        return 1
     except (LoggerError, PlattliError) as error:
         print(f"plattli replay: {error}", file=sys.stderr)
         return 1
@@ -105,6 +119,11 @@ def _work_off(run: Path, args: argparse.Namespace, files: JobFiles) -> int:
         cursor = work(files, files.load_job(), follow=args.follow, progress=show)
     except Exception as error:  # the backend's own errors are of any kind
         bar.clear()
+        state = files.load_state()
+        if state is None or not state.delivered:
+            files.forget()  # it has not begun, so there is nothing to go on with
+        if isinstance(error, RunExistsError):
+            raise
         print(f"plattli replay: {args.to} failed with {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     bar.clear()

@@ -312,7 +312,12 @@ class TeeLogger:
         """Say in the caller's thread what happened to replicas; move those that fell behind."""
         behind = [replica for replica in self._inline if replica.broken is not None]
         for broken in behind:
-            self._replicas[self._replicas.index(broken)] = broken.fall_behind(self._run_path())
+            try:
+                follower = broken.fall_behind(self._run_path())
+            except Exception as error:  # the run cannot be read now: with the next line it is tried again
+                self._news.append(f"{broken.name} failed ({broken.broken}), and so did what goes on with it ({error})")
+                break
+            self._replicas[self._replicas.index(broken)] = follower
         if behind:
             self._inline = tuple(r for r in self._replicas if isinstance(r, _Inline))
         while self._news:
@@ -458,13 +463,13 @@ class _Inline(_Replica):
         follower.error = f"{type(error).__name__}: {error}"
         follower.delivered = self.delivered
         follower.told = True
+        cursor = everything(run)
+        if self._failed is not None:
+            forget(cursor, run, *self._failed)
         self.news.append(
             f"{self.name} failed ({follower.error}); a thread goes on with it from what is stored in {run}, "
             f"and training goes on without waiting for it"
         )
-        cursor = everything(run)
-        if self._failed is not None:
-            forget(cursor, run, *self._failed)
         follower.begin(run, cursor)
         return follower
 

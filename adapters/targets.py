@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from loggers.errors import LoggerError
@@ -17,6 +18,8 @@ class _Kind(NamedTuple):
     name: str
     wants: str
     arguments: Callable[[str], dict[str, Any]]
+    #: whether it refuses a place that holds a run, unless told otherwise
+    asks: bool = False
 
 
 def _project(value: str) -> dict[str, Any]:
@@ -25,10 +28,12 @@ def _project(value: str) -> dict[str, Any]:
 
 
 _KINDS: Final = {
-    "tensorboard": _Kind("adapters.backends.tensorboard", "TensorBoardLogger", "DIR", lambda value: {"logdir": value}),
+    "tensorboard": _Kind(
+        "adapters.backends.tensorboard", "TensorBoardLogger", "DIR", lambda value: {"logdir": value}, True
+    ),
     "wandb": _Kind("adapters.backends.wandb", "WandbLogger", "[ENTITY/]PROJECT", _project),
     "jsonl": _Kind("loggers.json_logger", "JSONLogger", "FILE", lambda value: {"path": value}),
-    "plattli": _Kind("loggers.plattli_logger", "PlattliLogger", "DIR", lambda value: {"directory": value}),
+    "plattli": _Kind("loggers.plattli_logger", "PlattliLogger", "DIR", lambda value: {"directory": value}, True),
 }
 
 #: What people may write, for help and errors.
@@ -41,18 +46,28 @@ def absolute(spec: str) -> str:
     return spec if name == "wandb" or not value else f"{name}{colon}{os.path.abspath(value)}"
 
 
+def place(spec: str) -> Path | None:
+    """Return the file or folder that a target is, ``None`` if it is not on this machine."""
+    name, _, value = spec.partition(":")
+    return None if name == "wandb" else Path(value)
+
+
 class Recipe:
     """Makes the logger of a target when it is unpickled: a pickled logger itself may be a copy that writes nothing."""
 
-    def __init__(self, spec: str) -> None:
-        self._spec = spec
+    def __init__(self, spec: str, *, replace: bool) -> None:
+        self._arguments = spec, replace
 
-    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
-        return open_target, (self._spec,)
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, bool]]:
+        return open_target, self._arguments
 
 
-def open_target(spec: str) -> Any:
+def open_target(spec: str, replace: bool = False) -> Any:
     """Return the logger that ``kind:value`` names. It does nothing before its first verb.
+
+    Args:
+        spec: the target.
+        replace: whether a run that is there goes.
 
     Raises:
         LoggerError: no such kind, or nothing behind the colon.
@@ -62,4 +77,7 @@ def open_target(spec: str) -> Any:
     kind = _KINDS.get(name)
     if kind is None or not value:
         raise LoggerError(f"expected one of {SPELLINGS}, got {spec!r}")
-    return getattr(importlib.import_module(kind.module), kind.name)(**kind.arguments(value))
+    arguments = kind.arguments(value)
+    if replace and kind.asks:
+        arguments["if_exists"] = "replace"
+    return getattr(importlib.import_module(kind.module), kind.name)(**arguments)

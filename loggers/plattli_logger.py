@@ -242,8 +242,11 @@ class PlattliLogger:
             if self._walltime:
                 given = axes.get("walltime") if axes else None
                 now = time.time() if given is None else float(given)
-                # an np.float64 makes the column one, whatever `floats` says of the metrics
-                row = (*row, now if known is not None else np.float64(now))
+                if known is None:
+                    # an np.float64 makes the column one, whatever the option `floats` says of the metrics
+                    row, floats = (*row, np.float64(now)), False
+                else:
+                    row = (*row, now)
             try:
                 unfit = opened.append(step, line.names, row, floats=floats)
             except (OSError, plattli_errors.RunBrokenError) as error:

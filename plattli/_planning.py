@@ -11,7 +11,7 @@ from plattli import _dtypes
 from plattli._dtypes import Floats, Promote
 from plattli._format import JSONL
 from plattli._pathnames import PathNames
-from plattli.errors import MetricNameError, PlattliError
+from plattli.errors import MetricNameError, PlattliError, RunBrokenError
 
 #: metric -> the storage code that its column will have, and the value as plain Python
 Plan: TypeAlias = dict[str, tuple[str, Any]]
@@ -77,6 +77,8 @@ def plan(
             planned[name] = code, plain
             if column is None:
                 new.add(name)
+        except RunBrokenError:
+            raise  # the disk failed, which says nothing of the value
         except MetricNameError as error:
             unfit[name] = error.with_traceback(None)  # which leads back here
         except PlattliError as error:

@@ -65,10 +65,13 @@ class Store:
 
     def publish(self, *, sync: bool, grown: bool = False) -> None:
         """Write the manifest; ``grown`` if nothing changed but that columns joined."""
+        listed = self._entered
         try:
             with self._publishing:
                 self._edition = edition = self._edition + 1
-                manifest = self._spelled(grown)
+                # two manifests in a row differ in size at least, which readers notice: their times may be the same,
+                # and a file system gives the number of a file that is gone to a new one
+                manifest = self._spelled(grown) + b" " * (edition % 8)
                 if not sync:
                     self.manifest_unsynced = True
                     _fs.replace_file(self._path, manifest, sync=False)
@@ -89,7 +92,7 @@ class Store:
         except OSError:
             with self._publishing:
                 self.stale = True
-                self._entered = 0  # what was spelled is not what is there
+                self._entered = listed  # what was spelled is not what is there
             raise
         if not newest:  # what was published meanwhile says all this and more, but is not synced
             self.publish(sync=True, grown=True)

@@ -464,15 +464,19 @@ class RowWriter:
         hot = {s: r.values() for s, r in self._rows.items()}
         both = {s: tail.get(s, {}) | hot.get(s, {}) for s in sorted({*tail, *hot})}
         self._log.rewrite([_hotlog.encode({"step": s, **row}) for s, row in both.items()], sync=True)
-        # from here to the end a kill finds every row in the hot log
-        column.cut(position)
-        self._store.publish(sync=True)
-        column.cut_files()
-        indices = np.array(steps, np.int64)
-        self._store.announce([(column, indices)], sync=True)
-        column.put(indices, values)
-        column.sync()
-        self._log.rewrite([r.line(s) for s, r in self._rows.items()], sync=True)
+        # from here to the end a kill, or a disk that fails, finds every row in the hot log, which is what counts then
+        try:
+            column.cut(position)
+            self._store.publish(sync=True)
+            column.cut_files()
+            indices = np.array(steps, np.int64)
+            self._store.announce([(column, indices)], sync=True)
+            column.put(indices, values)
+            column.sync()
+            self._log.rewrite([r.line(s) for s, r in self._rows.items()], sync=True)
+        except BaseException:
+            self._torn = True
+            raise
 
     # ---- columns ----------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ def expected(steps: int) -> list[tuple[str, int, float]]:
 
 
 def test_all_of_a_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every verb call, in order; a second call sends nothing, and --force sends all of it again."""
+    """Every verb call, in order; a second call sends nothing, --force replaces it, and what is gone is sent again."""
     run, file = tmp_path / "run", tmp_path / "out" / "run.jsonl"
     write_run(run)
     assert plattli(["replay", str(run), "--to", f"jsonl:{file}"]) == 0
@@ -76,8 +76,34 @@ def test_all_of_a_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "has all of it already" in capsys.readouterr().out
     assert file.read_bytes() == before
     assert plattli(["replay", str(run), "--to", f"jsonl:{file}", "--force", "--quiet"]) == 0
-    assert file.read_bytes() == before + before
+    assert file.read_bytes() == before
     assert capsys.readouterr().out == ""
+    file.unlink()
+    assert plattli(["replay", str(run), "--to", f"jsonl:{file}"]) == 0
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tensorboard", "plattli"])
+def test_a_place_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    """Refused in the words of the command line, replaced on demand, and no job is left by what did not begin."""
+    write_run(tmp_path / "other", 3)
+    write_run(tmp_path / "run")
+    to = f"{kind}:{tmp_path / 'out'}"
+    assert plattli(["replay", str(tmp_path / "other"), "--to", to]) == 0
+    capsys.readouterr()
+    assert plattli(["replay", str(tmp_path / "run"), "--to", to]) == 1
+    assert capsys.readouterr().err == (
+        f"plattli replay: {to} is there already: name another place, or replace it with --force\n"
+    )
+    assert plattli(["send", str(tmp_path / "run")]) == 0
+    assert plattli(["replay", str(tmp_path / "run"), "--to", to, "--force"]) == 0
+    if kind == "jsonl":
+        assert points(tmp_path / "out") == expected(50)
+    elif kind == "tensorboard":
+        assert Files(tmp_path / "out").scalars("train/n") == [(step, float(step)) for step in range(50)]
+    else:
+        with Reader(tmp_path / "out") as reader:
+            assert reader.metric("train/n")[1].tolist() == list(range(50))
 
 
 def test_a_run_that_goes_on_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +149,7 @@ def test_an_archive_by_itself_and_a_json_lines_file(tmp_path: Path) -> None:
         (["RUN", "--to", "nowhere:x"], 2, "expected one of tensorboard:DIR"),
         (["RUN", "--to", "jsonl"], 2, "got 'jsonl'"),
         (["missing", "--to", "jsonl:x.jsonl"], 1, "not a plattli run"),
-        (["RUN", "--to", "plattli:RUN"], 1, "failed with RunExistsError"),
+        (["RUN", "--to", "plattli:RUN"], 2, "is the run itself"),
     ],
 )
 def test_what_cannot_be_is_said(
