@@ -21,9 +21,11 @@ from plattli import _fs, _indices
 from plattli._dtypes import is_int, monotonic, tightest
 from plattli._format import (
     BYTES,
+    CUTS,
     DTYPES,
     INDICES_FILE,
     JSONL,
+    KEPT,
     MAX_NARROW_STEP,
     MAX_STEP,
     WIDE_INDICES_FILE,
@@ -95,6 +97,10 @@ class Column:
         #: whether it is stored so that steps above MAX_NARROW_STEP find a place: see :meth:`set_wide`
         self.wide = False
         self._extra = extra or {}
+        #: how often rows were cut off: their places in the files get other rows
+        self._cuts = 0
+        #: the files have rows that are cut off, and readers must not look at them
+        self._is_cut = False
         self._path, self._path_of = root, ""  # worked out when it is needed: see `path`
         self._bytes = 0  # of the good part of a jsonl file
         #: what the manifest is to say of the steps: ahead of ``segments`` while a batch is written
@@ -124,7 +130,12 @@ class Column:
 
     def spec(self) -> dict[str, Any]:
         """Return the column's entry in the manifest."""
-        return {"indices": _indices.spell(self._announced, self.wide), "dtype": self.code, **self._extra}
+        spec = {"indices": _indices.spell(self._announced, self.wide), "dtype": self.code, **self._extra}
+        if self._cuts:
+            spec[CUTS] = self._cuts
+        if self._is_cut:
+            spec[KEPT] = self.rows
+        return spec
 
     # ---- opening ----------------------------------------------------------------------------------
 
@@ -135,10 +146,12 @@ class Column:
         A row is whole if both its step and its value are there; nothing is ever padded. What lies behind the rows
         stays in the files until :meth:`cut_files`.
         """
-        extra = {key: value for key, value in spec.items() if key not in ("indices", "dtype", "monotonic", BYTES)}
+        known = ("indices", "dtype", "monotonic", BYTES, CUTS, KEPT)
+        extra = {key: value for key, value in spec.items() if key not in known}
         column = cls(root, name, spec["dtype"], extra=extra)
         if column.code not in (*DTYPES, JSONL):
             raise CorruptRunError(f"metric {name!r} of run {run!r} has the unknown dtype {column.code!r}")
+        column._cuts = spec.get(CUTS, 0) if type(spec.get(CUTS)) is int else 0
         column.wide = _indices.is_wide(spec["indices"])
         column.segments = _indices.parse(spec["indices"], name, run)
         available = column._count_values()
@@ -156,6 +169,8 @@ class Column:
             elif column.segments and column.segments[-1].stop is not None:
                 # a column shorter than its closed segments: the steps follow the values
                 column.segments = _indices.close(column.segments, column.rows)
+        if column.rows < available:
+            column._cuts += 1
         if not column.rows:
             # no segments, no files: those of a column that is to have another dtype would be missed
             column.segments = []
@@ -407,6 +422,8 @@ class Column:
             step = self._step_at(rows)
             self.segments, _ = _indices.truncate(self.segments, self.rows, step)
         self._announced = self.segments
+        self._cuts += 1
+        self._is_cut = True
         self.rows = rows
         self.last = self._step_at(rows - 1) if rows else -1
         if self.code == JSONL:
@@ -418,6 +435,7 @@ class Column:
         if self.segments is None:
             _fs.truncate(self.indices_path, self.rows * self.step_size)
         _fs.truncate(self.path, self._bytes if self.code == JSONL else self.rows * self.itemsize)
+        self._is_cut = False
 
     def _step_at(self, row: int) -> int:
         if self.segments is not None:

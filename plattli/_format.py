@@ -29,6 +29,11 @@ WIDE_INDICES_FILE: Final = "steps64"
 JSONL: Final = "jsonl"
 #: Key of a JSON column's manifest entry in a finished run: the size of its file. Other releases ignore it.
 BYTES: Final = "bytes"
+#: Key of a manifest entry in a live run: how often the column was cut, so that a reader in the middle of its files
+#: notices. Other releases ignore it.
+CUTS: Final = "cuts"
+#: Key of a manifest entry while its files are being cut: how many rows stay.
+KEPT: Final = "kept"
 TMP_SUFFIX: Final = ".tmp"
 #: How a URL ends whose query, which may hold a signature, is not to be shown.
 HIDDEN_QUERY: Final = "?…"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from plattli import _indices, _jsonlines
-from plattli._format import BYTES, DTYPES, JSONL, MAX_NARROW_STEP, MAX_STEP, indices_file, step_dtype, value_file
+from plattli._format import BYTES, DTYPES, JSONL, KEPT, MAX_NARROW_STEP, MAX_STEP, indices_file, step_dtype, value_file
 from plattli._hotreader import HotRows, LazyHotRows
 from plattli._jsonlines import LineIndex
 from plattli._select import Array, Mask, Rows, Selection, rows_where
@@ -60,6 +60,7 @@ class Stored:
         *,
         wide: bool = False,
         size: object = None,
+        kept: object = None,
     ) -> None:
         """Describe a metric.
 
@@ -73,6 +74,7 @@ class Stored:
             wide: whether the steps are stored for uint64.
             size: how many bytes of JSON lines the rows of a finished run take: a file that has so many needs no
                 counting.
+            kept: how many rows stay of a column that is being cut: the files may still have others behind them.
         """
         self.dtype = dtype.newbyteorder("=")
         #: of the steps, as they are returned
@@ -91,6 +93,8 @@ class Stored:
         self._offsets: np.ndarray[Any, np.dtype[np.int64]] | None = None  # where they are, once that is needed
         self._all: Array | None = None
         self.rows = self._count()
+        if type(kept) is int:
+            self.rows = max(0, min(self.rows, kept))
 
     def _count(self) -> int:
         if self._values is None:
@@ -228,7 +232,8 @@ def open_stored(
         indices = _open(source, indices_file(name, wide), "indices", where, files)
     index = lines if dtype == OBJECT else None
     size = spec.get(BYTES) if is_final else None
-    return Stored(where, dtype, segments, values, indices, index, spec.get("monotonic"), wide=wide, size=size)
+    monotonic, kept = spec.get("monotonic"), spec.get(KEPT)
+    return Stored(where, dtype, segments, values, indices, index, monotonic, wide=wide, size=size, kept=kept)
 
 
 def _open(source: Source, file: str, what: str, where: str, files: ExitStack) -> Blob:

@@ -469,6 +469,7 @@ class RowWriter:
             column.cut(position)
             self._store.publish(sync=True)
             column.cut_files()
+            self._store.stale = True  # the manifest says that the column is being cut
             indices = np.array(steps, np.int64)
             self._store.announce([(column, indices)], sync=True)
             column.put(indices, values)

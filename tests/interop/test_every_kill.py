@@ -59,6 +59,7 @@ class Scenario:
         if self.origin_end == "finish":
             writer.finish()
         else:
+            writer._rows.settle()  # files that a batch moves meanwhile cannot be copied
             shutil.copytree(run, run.with_name("dead"))
             writer.close()
             shutil.rmtree(run)
