@@ -81,15 +81,14 @@ def _replay(args: argparse.Namespace) -> int:
         print(f"plattli replay: {run} is being sent to {args.to} by another process already", file=sys.stderr)
         return 1
     try:
-        begun = files.load_cursor() is not None
-        if args.force or (begun and at is not None and not at.exists()):
+        cursor = files.load_cursor()
+        if args.force or (cursor is not None and at is not None and not at.exists()):
             files.forget()  # what was sent is gone, or goes
-            begun = False
-        if at is not None and at.is_file() and not begun:
+            cursor = None
+        if at is not None and at.is_file() and cursor is None:
             if not args.force:
                 raise RunExistsError
             at.unlink()
-        cursor = files.load_cursor()
         if cursor is not None and cursor.finished and not next(source.calls(copy.deepcopy(cursor)), None):
             if not args.quiet:
                 print(f"{run}: {args.to} has all of it already; --force sends it again")
@@ -128,9 +127,7 @@ def _work_off(run: Path, args: argparse.Namespace, files: JobFiles) -> int:
         return 1
     bar.clear()
     if not args.quiet:
-        state = files.load_state()
-        where = f" ({state.url})" if state is not None and state.url else ""
-        print(f"{run}: {cursor.lines:,} lines sent to {args.to}{where}")
+        print(f"{run}: {cursor.lines:,} lines sent to {args.to}{_where(files)}")
         if not cursor.finished:
             print(f"{run} is still being written: call again for the rest, or with --follow", file=sys.stderr)
     return 0
@@ -187,9 +184,13 @@ def _send_job(run: Path, files: JobFiles, *, quiet: bool) -> bool:
     finally:
         os.close(lock)
     if not quiet:
-        state = files.load_state()
-        where = f" ({state.url})" if state is not None and state.url else ""
-        print(f"{run}: {name}: {cursor.lines} lines sent{where}")
+        print(f"{run}: {name}: {cursor.lines} lines sent{_where(files)}")
     if not cursor.finished:
         print(f"plattli send: {run} is still being written; {name} has what is there now", file=sys.stderr)
     return True
+
+
+def _where(files: JobFiles) -> str:
+    """Return the page of what was sent, in brackets, if it has one."""
+    state = files.load_state()
+    return f" ({state.url})" if state is not None and state.url else ""

@@ -92,8 +92,7 @@ class PlattliLogger:
 
     After :meth:`log_metrics` returns, the line survives ``kill -9``. While the disk takes nothing (it is full, fails,
     is gone), training goes on: one warning says so, and lines wait in memory, up to ``backlog`` bytes of them, until
-    it does. One metric has one value per
-    step: logging a (metric, step) again replaces the value, wherever it is by now.
+    it does. One metric has one value per step: logging a (metric, step) again replaces it, wherever it is by now.
 
     **How values are stored.** Integers as integers. A Python float as float32 where that is exact
     (what a float32 loss gives), else as float64: nothing is rounded, whatever is logged later to the

@@ -60,7 +60,7 @@ class Store:
 
     def list_all(self) -> None:
         """Have every metric in the manifest."""
-        if self._entered < len(self.columns):
+        if self.unlisted:
             self.publish(sync=False, grown=True)
 
     def publish(self, *, sync: bool, grown: bool = False) -> None:
