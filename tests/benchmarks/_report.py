@@ -101,14 +101,26 @@ def amount(value: float | None, unit: str) -> str:
     while unit in _LARGER and abs(value) >= _LARGER[unit][0]:
         _, factor, unit = _LARGER[unit]
         value /= factor
-    return f"{value:,.0f} {unit}".strip() if abs(value) >= 100 else f"{value:.3g} {unit}".strip()
+    return f"{_number(value)} {unit}".strip()
 
 
 def _ratio(row: dict[str, Any]) -> str:
-    ratio, difference = row["ratio"], (row["target"] or "").startswith("<= +")
+    """Say what the ratio is one of: a target names what is compared, and without one less is better."""
+    ratio, target = row["ratio"], row["target"] or ""
     if ratio is None:
         return ""
-    return (f"{ratio:,.0f}" if abs(ratio) >= 100 else f"{ratio:.3g}") + ("" if difference else "x")
+    if target.startswith("<= +"):
+        return f"{'+' if ratio >= 0 else ''}{_number(ratio)}"
+    if target.startswith("<="):
+        return f"{_number(ratio)}x"
+    less, more = ("faster", "slower") if row["unit"] in ("us", "ms", "s") else ("less", "more")
+    if ratio >= 1 or not ratio:
+        return f"{_number(ratio)}x {less}"
+    return f"{_number(1 / ratio)}x {more}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _columns(lines: Sequence[Sequence[str]], right: Iterable[int]) -> str:
@@ -126,7 +138,7 @@ def _columns(lines: Sequence[Sequence[str]], right: Iterable[int]) -> str:
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
     """Return all rows, as :meth:`Row.plain` returns them, as one table."""
-    lines = [("name", "ours", "peer", "", "ratio", "target", "verdict", "note")]
+    lines = [("name", "ours", "peer", "", "compared", "target", "verdict", "note")]
     lines += [
         (
             row["name"],
@@ -191,7 +203,7 @@ def text(results: dict[str, Any]) -> str:
 def markdown(results: dict[str, Any]) -> str:
     """Return the headlines as a table for the README, with machine and date."""
     machine = results["machine"]
-    lines = ["| | ours | beside | ratio | target |", "|---|--:|---|--:|---|"]
+    lines = ["| | ours | beside | compared | target |", "|---|--:|---|--:|---|"]
     for row in results["rows"]:
         if row["headline"]:
             peer = f"{row['peer']}: {amount(row['peer_value'], row['unit'])}"
