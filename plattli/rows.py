@@ -75,13 +75,13 @@ __all__ = ["Json", "RowWriter", "exists"]
 IfExists: TypeAlias = Literal["refuse", "append", "replace"]
 
 #: Rows that come faster than a batch is worth its cost wait for a bigger one, until they are so many times `hotsize` …
-_PATIENCE: Final = 40
+_PATIENCE: Final = 24
 #: … or the hot log has so many bytes.
 _LONG: Final = 32 << 20
 #: So many times `hotsize` make ``append`` wait for a batch that is still at work, so that memory stays bounded; fewer
 #: where the log has so many bytes by then.
-_BACKLOG: Final = 100
-_LONG_BACKLOG: Final = 25
+_BACKLOG: Final = 60
+_LONG_BACKLOG: Final = 15
 _LONGEST: Final = 64 << 20
 
 

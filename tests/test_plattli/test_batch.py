@@ -145,10 +145,10 @@ def test_fast_rows_wait_for_a_bigger_batch(tmp_path: Path) -> None:
         assert first is not None
         first.join()
         first.rested = math.inf
-        for step in range(5, 160):
+        for step in range(5, 96):
             append(writer, step, a=step / 3)
             assert writer._batch is first
-        for step in range(160, 180):
+        for step in range(96, 116):
             append(writer, step, a=step / 3)
         assert writer._batch is not first
 
@@ -156,10 +156,10 @@ def test_fast_rows_wait_for_a_bigger_batch(tmp_path: Path) -> None:
         assert batch is not None
         batch.join()
         batch.rested = 0.0
-        for step in range(180, 190):
+        for step in range(116, 126):
             append(writer, step, a=step / 3)
         assert writer._batch is not batch
-    assert steps(tmp_path, "a") == list(range(190))
+    assert steps(tmp_path, "a") == list(range(126))
 
 
 def test_the_thread_ends_with_its_writer(tmp_path: Path) -> None:
