@@ -9,17 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from adapters.backends.mlflow import MLflowLogger as MLflowLogger
     from adapters.backends.tensorboard import TensorBoardLogger as TensorBoardLogger
+    from adapters.backends.trackio import TrackioLogger as TrackioLogger
     from adapters.backends.wandb import WandbLogger as WandbLogger
     from adapters.fanout import TeeLogger as TeeLogger
 
 _HOMES = {
+    "MLflowLogger": "adapters.backends.mlflow",
     "TeeLogger": "adapters.fanout",
     "TensorBoardLogger": "adapters.backends.tensorboard",
+    "TrackioLogger": "adapters.backends.trackio",
     "WandbLogger": "adapters.backends.wandb",
 }
 
-__all__ = ["TeeLogger", "TensorBoardLogger", "WandbLogger"]
+__all__ = ["MLflowLogger", "TeeLogger", "TensorBoardLogger", "TrackioLogger", "WandbLogger"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from adapters.backends._mlflow_client import absolute as absolute_uri
 from loggers.errors import LoggerError
 
 
@@ -27,11 +28,20 @@ def _project(value: str) -> dict[str, Any]:
     return {"project": project, "entity": entity} if slash else {"project": value}
 
 
+def _experiment(value: str) -> dict[str, Any]:
+    uri, mark, experiment = value.partition("#")
+    return {"tracking_uri": uri, "experiment": experiment} if mark and experiment else {"tracking_uri": uri}
+
+
+#: Kinds that are no path.
+_NO_PATH: Final = ("wandb", "mlflow", "trackio")
 _KINDS: Final = {
     "tensorboard": _Kind(
         "adapters.backends.tensorboard", "TensorBoardLogger", "DIR", lambda value: {"logdir": value}, True
     ),
     "wandb": _Kind("adapters.backends.wandb", "WandbLogger", "[ENTITY/]PROJECT", _project),
+    "mlflow": _Kind("adapters.backends.mlflow", "MLflowLogger", "URI[#EXPERIMENT]", _experiment),
+    "trackio": _Kind("adapters.backends.trackio", "TrackioLogger", "PROJECT", lambda value: {"project": value}),
     "jsonl": _Kind("loggers.json_logger", "JSONLogger", "FILE", lambda value: {"path": value}),
     "plattli": _Kind("loggers.plattli_logger", "PlattliLogger", "DIR", lambda value: {"directory": value}, True),
 }
@@ -43,13 +53,15 @@ SPELLINGS: Final = ", ".join(f"{name}:{kind.wants}" for name, kind in _KINDS.ite
 def absolute(spec: str) -> str:
     """Return a target by its absolute path, if it is a path: a job may be worked off from another folder."""
     name, colon, value = spec.partition(":")
-    return spec if name == "wandb" or not value else f"{name}{colon}{os.path.abspath(value)}"
+    if name == "mlflow":
+        return f"{name}{colon}{absolute_uri(value)}"
+    return spec if name in _NO_PATH or not value else f"{name}{colon}{os.path.abspath(value)}"
 
 
 def place(spec: str) -> Path | None:
     """Return the file or folder that a target is, ``None`` if it is not on this machine."""
     name, _, value = spec.partition(":")
-    return None if name == "wandb" else Path(value)
+    return None if name in _NO_PATH else Path(value)
 
 
 class Recipe:

@@ -9,17 +9,14 @@ import warnings
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from adapters._require import require
 from adapters.backends._mlflow_data import LONGEST_TAG, pieces
+from adapters.backends._queued import Operation
 from loggers.errors import RecordError
-
-#: One thing to send, as plain JSON data: ``["metrics", time in ms, step, {stored name: number}]``,
-#: ``["params", {stored name: text}]``, ``["tags", …]`` or ``["file", artifact path, text]``.
-Operation: TypeAlias = list[Any]
 
 #: The tag that says which logger a run belongs to. MLflow gives a run its own id when it begins, too late
 #: for a process that starts again before it could note it.
@@ -137,6 +134,9 @@ def _beside(uri: str) -> str | None:
 
 def deliver(client: Any, run: str, say: Callable[[str], None], operations: Iterable[Operation]) -> None:
     """Bring operations to a run, in few requests. To do so twice is as good as once.
+
+    They are ``["metrics", time in ms, step, {stored name: number}]``, ``["params", {stored name: text}]``,
+    ``["tags", …]`` and ``["file", artifact path, text]``.
 
     A file that the artifact store does not take (its package is not installed, or it can only be reached
     from the server) becomes tags, which every server takes, and ``say`` is told.

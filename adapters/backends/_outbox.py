@@ -29,6 +29,7 @@ class Outbox(Generic[Item]):
         limit: items that may wait.
         most: items sent at once.
         name: the thread's name.
+        patience: seconds that :meth:`put` waits for room at most.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class Outbox(Generic[Item]):
         limit: int,
         most: int,
         name: str,
+        patience: float = 30.0,
     ) -> None:
         self._send = send
         self._is_final = is_final
         self._limit = limit
         self._most = most
+        self._patience = patience
         self._waiting: deque[Item] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -60,13 +63,12 @@ class Outbox(Generic[Item]):
         """Queue an item. Waits for room while the receiver is only slow.
 
         Raises:
-            Full: there is no room, and the last attempt to make some failed; the item is not queued.
+            Full: there is no room, and the last attempt to make some failed, or hangs; the item is not queued.
         """
         with self._changed:
             while len(self._waiting) >= self._limit:
-                if self.error is not None:
+                if self.error is not None or not self._changed.wait(self._patience):
                     raise Full
-                self._changed.wait()
             self._waiting.append(item)
             self._changed.notify_all()
 

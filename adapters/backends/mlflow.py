@@ -6,21 +6,17 @@ call, so a thread does that: a verb queues its data, and what has come together 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import secrets
 import time
-import warnings
-import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from adapters.backends._mlflow_client import (
     STATUS_TAG,
-    Operation,
     absolute,
     connect,
     current_uri,
@@ -40,9 +36,9 @@ from adapters.backends._mlflow_data import (
     text,
     versions,
 )
-from adapters.backends._outbox import Full, Outbox
+from adapters.backends._queued import Operation, Queued
 from loggers.contract import JSON
-from loggers.errors import LoggerFinishedError, MetricNameError, RecordError, StepError, UndeliveredError
+from loggers.errors import MetricNameError, RecordError, StepError
 from loggers.values import (
     check_confusion,
     check_context,
@@ -60,13 +56,9 @@ from loggers.values import (
 STATUSES: Final = {"completed": "FINISHED", "early_stop": "FINISHED", "error": "FAILED", "interrupted": "KILLED"}
 _LAST_STEP: Final = 2**63 - 1
 _NUMBERS: Final = (int, float)
-#: Lines in one go: with a few metrics each they are one request.
-_LINES_AT_ONCE: Final = 200
-#: Seconds that an abandoned run's last lines get when its process ends.
-_LAST_CHANCE_S: Final = 10.0
 
 
-class MLflowLogger:
+class MLflowLogger(Queued):
     """Logs one run to MLflow.
 
     Building one does no work and imports nothing: the object is the recipe of a run. The run begins at
@@ -98,6 +90,7 @@ class MLflowLogger:
 
     #: A fan-out runs this logger in a process of its own: the client blocks when its server does.
     placement: ClassVar[str] = "process"
+    tracker: ClassVar[str] = "MLflow"
 
     def __init__(
         self,
@@ -130,10 +123,9 @@ class MLflowLogger:
             "name": name,
             "artifact_location": artifact_location,
             "tags": {} if tags is None else _stored_tags(tags),
-            "finish_timeout": finish_timeout,
-            "max_pending": max_pending,
             "experiment": experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default",
         }
+        self._finish_timeout, self._max_pending = finish_timeout, max_pending
         # secrets, not random: two runs with the same seed must not share an id
         self._id: str = run or secrets.token_hex(16)
         self._run: str | None = run  # MLflow's id
@@ -142,16 +134,11 @@ class MLflowLogger:
         self._set_idle()
 
     def _set_idle(self) -> None:
-        self._outbox: Outbox[Operation] | None = None
+        super()._set_idle()
         self._client: Any = None
-        self._pid = 0
         self._experiment_id: str | None = None
-        self._abandoned: weakref.finalize[Any, MLflowLogger] | None = None
-        self._status: str | None = None
         self._params: dict[str, str] = {}  # name -> the newest value's text
         self._versions: dict[str, int] = {}
-        self._news: list[str] = []
-        self._told: set[str] = set()
 
     # --- the verbs -----------------------------------------------------------------------------------
 
@@ -325,21 +312,7 @@ class MLflowLogger:
         if self._outbox is None and not (self._run or self._unsent):
             self._status = status
             return
-        outbox = self._start()
-        if outbox is None:
-            return
-        self._put(["tags", {STATUS_TAG: status}])
-        if not outbox.flush(self._recipe["finish_timeout"]):
-            raise UndeliveredError(
-                f"{self._undelivered(outbox)} after {self._recipe['finish_timeout']} s: call finish again to go on "
-                "waiting; they are lost if this process ends before"
-            )
-        end(self._client, str(self._run), STATUSES[status])
-        self._status = status
-        if self._abandoned is not None:
-            self._abandoned.detach()
-        outbox.close(None)
-        self._speak(outbox)
+        self._finish(status, ["tags", {STATUS_TAG: status}])
 
     def run_id(self) -> str:
         """Return the id by which this run is known before it begins, the tag ``loggers.run_id``.
@@ -361,10 +334,7 @@ class MLflowLogger:
 
         What MLflow does not take within ``finish_timeout`` is in the state itself, under ``pending``.
         """
-        outbox = None if self._forked() else self._outbox
-        if outbox is not None and self._status is None:
-            outbox.flush(self._recipe["finish_timeout"])
-        pending = self._unsent if outbox is None else outbox.pending()
+        pending = self._flush()
         return {
             "tracking_uri": self._given["tracking_uri"],
             "experiment": self._recipe["experiment"],
@@ -412,13 +382,13 @@ class MLflowLogger:
         """
         if self._outbox is None:
             self._check_open("backend")
-        if (outbox := self._start()) is not None and self._status is None:
-            outbox.flush(self._recipe["finish_timeout"])
+        self._start()
+        self._flush()
         return self._client.get_run(self._run)
 
     def logger_info(self) -> dict[str, JSON]:
         """Return what people want to know of this run, among it what was not delivered, and why."""
-        outbox = None if self._forked() else self._outbox
+        outbox = self._own_outbox()
         return {
             "run_id": self._id,
             "mlflow_run": self._run,
@@ -436,7 +406,8 @@ class MLflowLogger:
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep the recipe and the identity; the run itself stays with its process."""
-        return {key: self.__dict__[key] for key in ("_given", "_recipe", "_id", "_run", "_latest", "_unsent")}
+        kept = ("_given", "_recipe", "_finish_timeout", "_max_pending", "_id", "_run", "_latest", "_unsent")
+        return {key: self.__dict__[key] for key in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over a recipe, ready to start."""
@@ -448,29 +419,9 @@ class MLflowLogger:
 
     # --- the run -------------------------------------------------------------------------------------
 
-    def _check_open(self, verb: str) -> None:
-        if self._status is not None:
-            raise LoggerFinishedError(
-                f"{verb} after finish({self._status!r}): MLflow run {self._id} has ended; "
-                "build a new MLflowLogger, and reattach it to go on with this run"
-            )
+    _is_final = staticmethod(is_final)
 
-    def _forked(self) -> bool:
-        return self._pid not in (0, os.getpid())
-
-    def _start(self) -> Outbox[Operation] | None:
-        """Return the queue of the run, which begins if need be; ``None`` in a fork of the process that began it."""
-        if self._outbox is not None:
-            if not self._forked():
-                return self._outbox
-            if "fork" not in self._told:
-                self._told.add("fork")
-                warnings.warn(
-                    f"MLflow run {self._id} belongs to process {self._pid}; this fork of it logs nothing",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-            return None
+    def _begin(self) -> tuple[Callable[[list[Operation]], None], Callable[[str], None]]:
         self._client = client = connect(self._given["tracking_uri"])
         self._given["tracking_uri"] = absolute(client.tracking_uri)
         if self._run is not None:
@@ -487,63 +438,12 @@ class MLflowLogger:
         known = versions(run.data.params, LONGEST_PARAM)
         self._params = {name: values[-1] for name, values in known.items()}
         self._versions = {name: len(values) for name, values in known.items()}
-        self._pid = os.getpid()
-        self._outbox = outbox = Outbox(
-            partial(deliver, client, run.info.run_id, self._news.append),
-            is_final=is_final,
-            limit=self._recipe["max_pending"],
-            most=_LINES_AT_ONCE,
-            name=f"mlflow-{self._id}",
-        )
-        self._abandoned = weakref.finalize(self, _end_abandoned, self._pid, outbox, client, run.info.run_id)
-        first: list[Operation] = [["tags", self._recipe["tags"]]] if self._recipe["tags"] else []
-        for operation in (*self._unsent, *first):
-            outbox.put(operation)
-        self._unsent = []
-        return outbox
+        say = self._news.append
+        return partial(deliver, client, self._run, say), lambda status: end(client, run.info.run_id, STATUSES[status])
 
-    def _put(self, operation: Operation) -> None:
-        outbox = self._start()
-        if outbox is None:
-            return
-        try:
-            outbox.put(operation)
-        except Full:
-            raise UndeliveredError(
-                f"{self._undelivered(outbox)}, and no more may wait (max_pending={self._recipe['max_pending']}): "
-                "log to a TeeLogger with a local primary to train on without MLflow"
-            ) from outbox.error
-        if self._news or outbox.refused or outbox.error is not None:
-            self._speak(outbox)
-
-    def _undelivered(self, outbox: Outbox[Operation]) -> str:
-        why = "" if outbox.error is None else f" ({type(outbox.error).__name__}: {outbox.error})"
-        return f"MLflow at {self._given['tracking_uri']} has not taken {len(outbox)} calls{why}"
-
-    def _speak(self, outbox: Outbox[Operation]) -> None:
-        """Say in the caller's thread what happened in the other: each thing once."""
-        if outbox.error is not None:
-            if "outage" not in self._told:
-                self._told.add("outage")
-                self._news.append(f"{self._undelivered(outbox)}; they wait in memory, and sending is tried again")
-        else:
-            self._told.discard("outage")
-        for operation, error in outbox.refused:
-            message = f"MLflow refused {str(operation)[:200]}: {error}"
-            if message not in self._told:
-                self._told.add(message)
-                self._news.append(message)
-        while self._news:
-            warnings.warn(self._news.pop(0), RuntimeWarning, stacklevel=4)
-
-
-def _end_abandoned(pid: int, outbox: Outbox[Operation], client: Any, run: str) -> None:
-    """Deliver the rest of a run that nobody finished, and end it as failed."""
-    if os.getpid() != pid:
-        return
-    outbox.close(_LAST_CHANCE_S)
-    with contextlib.suppress(Exception):  # nobody is there to be told
-        end(client, run, STATUSES["error"])
+    def _first(self) -> Iterable[Operation]:
+        if tags := self._recipe["tags"]:
+            yield ["tags", tags]
 
 
 def _stored_tags(
