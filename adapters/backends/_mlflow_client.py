@@ -148,7 +148,6 @@ def deliver(client: Any, run: str, say: Callable[[str], None], operations: Itera
     for kind, *rest in operations:
         if kind == "metrics":
             when, step, values = rest
-            # an infinity in a state is text, for JSON has no word for it
             metrics += [entities.Metric(name, float(value), when, step) for name, value in values.items()]
         elif kind == "params":
             params |= rest[0]

@@ -64,7 +64,9 @@ def _quoted(name: str) -> str:
 
 def name_of(key: str) -> str:
     """Return the name that :func:`row_key` or :func:`config_key` made a key of."""
-    return key if not key.startswith("%") or key == "%" else chr(int(key[1:3], 16)) + key[3:]
+    if not key.startswith("%"):
+        return key
+    return chr(int(key[1:3], 16)) + key[3:] if len(key) > 1 else ""
 
 
 def problem(value: Any) -> str | None:
@@ -101,7 +103,7 @@ def deliver(storage: Any, project: str, name: str, run: str, operations: Iterabl
             steps.append(step)
             rows.append({key: _revived(value) for key, value in values.items()})
     if not rows and config is not None:
-        # the config comes with a row only: an empty one, the same each time
+        # Trackio shows no run, and no config, without a row: an empty one, the same each time
         ids, times, steps, rows = [f"{run}:config"], [config["_Created"]], [0], [{}]
     storage.bulk_log(project, name, rows, steps, times, config, ids, run_id=run)
 

@@ -212,15 +212,13 @@ class MLflowLogger(Queued):
             else:
                 texts[name] = text(value)
         if texts and self._start() is not None:
-            entries: dict[str, str] = {}
-            changed = {name: words for name, words in texts.items() if self._params.get(name) != words}
-            for name, words in changed.items():
+            for name, words in texts.items():
+                if self._params.get(name) == words:
+                    continue
                 version = self._versions.get(name, 0) + 1
-                entries |= pieces(encode(name) + (f":v{version}" if version > 1 else ""), words, LONGEST_PARAM)
-            if entries:
-                self._put(["params", entries])
-                self._params |= changed
-                self._versions |= {name: self._versions.get(name, 0) + 1 for name in changed}
+                stored = encode(name) + (f":v{version}" if version > 1 else "")
+                self._put(["params", pieces(stored, words, LONGEST_PARAM)])  # alone: a refusal costs no other
+                self._params[name], self._versions[name] = words, version
         raise_for(problems, where="the params")
 
     def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
@@ -373,7 +371,7 @@ class MLflowLogger(Queued):
         self._given["tracking_uri"] = self._given["tracking_uri"] or known["tracking_uri"]
         self._recipe["experiment"] = known["experiment"] or self._recipe["experiment"]
         self._latest = {context: (step, when) for context, step, when in known["latest"]}
-        self._unsent = [*known["pending"]]
+        self._unsent = [_revived(operation) for operation in known["pending"]]
 
     def backend(self) -> Any:
         """Return the ``mlflow.entities.Run``, as it is now; its ``info.run_id`` is what MLflow's client takes.
@@ -483,6 +481,14 @@ def _plain_operation(operation: Operation) -> list[JSON]:
         return operation
     kind, when, step, values = operation
     return [kind, when, step, {name: v if math.isfinite(v) else str(v) for name, v in values.items()}]
+
+
+def _revived(operation: list[JSON]) -> Operation:
+    """Return the operation that :func:`_plain_operation` described."""
+    if operation[0] != "metrics":
+        return operation
+    *place, values = operation
+    return [*place, {name: float(v) if isinstance(v, str) else v for name, v in values.items()}]  # type: ignore[union-attr]
 
 
 __all__ = ["STATUSES", "MLflowLogger"]
