@@ -23,7 +23,8 @@ PACKAGES: Final = {
 }
 #: What a subject imports from our own environment.
 _OURS: Final = {"TensorBoard": "tensorboard", "SummaryWriter": "tensorboard", "EventFileWriter": "tensorboard",
-                "Wandb": "wandb", "Tee": "wandb"}  # fmt: skip
+                "Wandb": "wandb", "Tee": "wandb", "WandbBackend": "wandb", "MlflowBackend": "mlflow",
+                "TrackioBackend": "trackio"}  # fmt: skip
 #: Seconds that an installation may take.
 _PATIENCE: Final = 180.0
 _COMPLETE: Final = "complete.json"

@@ -171,6 +171,50 @@ class TensorBoard(Subject):
         self.logger.finish("interrupted")
 
 
+class Backend(Subject):
+    """One of our backends, alone: nothing follows, so it does its own work in the training process."""
+
+    logger: Any
+
+    def settle(self) -> None:
+        self.logger.logger_state()  # waits for what is queued
+
+    def close(self) -> None:
+        self.logger.finish("interrupted")
+
+
+class JsonBackend(Backend):
+    def start(self, folder: str) -> None:
+        from loggers import JSONLogger
+
+        self.logger = JSONLogger(f"{folder}/metrics.jsonl")
+        self.log = self.logger.log_metrics
+
+
+class WandbBackend(Backend):
+    def start(self, folder: str) -> None:
+        from adapters import WandbLogger
+
+        self.logger = WandbLogger("benchmark", mode="offline", dir=folder)
+        self.log = self.logger.log_metrics
+
+
+class MlflowBackend(Backend):
+    def start(self, folder: str) -> None:
+        from adapters import MLflowLogger
+
+        self.logger = MLflowLogger(f"sqlite:///{folder}/mlflow.db", finish_timeout=None)
+        self.log = self.logger.log_metrics
+
+
+class TrackioBackend(Backend):
+    def start(self, folder: str) -> None:
+        from adapters import TrackioLogger
+
+        self.logger = TrackioLogger("benchmark", directory=folder, finish_timeout=None)
+        self.log = self.logger.log_metrics
+
+
 class Tee(Subject):
     """A tee with its defaults; W&B follows in a process of its own."""
 

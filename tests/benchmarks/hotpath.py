@@ -26,6 +26,14 @@ _TRACKERS: Final = {
     "Mlflow": ("MLflow (SQLite)", 0.02),
     "Trackio": ("Trackio", 0.5),
 }
+#: our backends, alone -> (name, share of the calls)
+_BACKENDS: Final = {
+    "JsonBackend": ("JSONLogger", 1.0),
+    "TensorBoard": ("TensorBoardLogger", 1.0),
+    "WandbBackend": ("WandbLogger, offline", 0.2),
+    "MlflowBackend": ("MLflowLogger, SQLite", 0.5),
+    "TrackioBackend": ("TrackioLogger", 0.5),
+}
 _NAMES: Final = {
     "Plattli": "PlattliLogger",
     "TensorBoard": "TensorBoardLogger",
@@ -33,7 +41,7 @@ _NAMES: Final = {
     "Reference": "reference",
     "Encoder": "orjson + os.write",
     "Ours": "our CompactingWriter",
-    **{subject: name for subject, (name, _) in _TRACKERS.items()},
+    **{subject: name for subject, (name, _) in (_BACKENDS | _TRACKERS).items()},
 }
 
 
@@ -158,6 +166,27 @@ def trackers(bench: Bench) -> None:
         bench.add(*(Row(name, ours.p50, "us", _NAMES[subject], note=reason) for subject, reason in reasons.items()))
 
 
+def backends(bench: Bench) -> None:
+    """Each of our backends alone, against PlattliLogger: what the caller pays, and what all threads spend."""
+    installed: dict[str, float] = {}
+    for subject, (_, share) in _BACKENDS.items():
+        try:
+            bench.environments.interpreter(subject)
+            installed[subject] = share
+        except NotInstalled as error:
+            bench.add(Row(f"hotpath/{_NAMES[subject]}", None, "us", "PlattliLogger", note=str(error)))
+    found = _measure(bench, {"Plattli": 1.0, **installed}, 10, bench.size(4_000, 400))
+    plattli = found.pop("Plattli")
+    for subject, latency in found.items():
+        name = f"hotpath/{_NAMES[subject]}, 10 metrics"
+        cpu, plattli_cpu = (each.per_line(each.cpu) * 1e6 for each in (latency, plattli))
+        bench.add(
+            Row(f"{name}, p50", latency.p50, "us", "PlattliLogger", plattli.p50, None, str(latency),
+                more=_more(latency, plattli=plattli)),
+            Row(f"{name}, CPU of all threads", cpu, "us", "PlattliLogger", plattli_cpu, None, "per line"),
+        )  # fmt: skip
+
+
 def devices(bench: Bench) -> None:
     """One call with 20 torch or JAX scalars, against reading each of them: all travel together."""
     for module in ("torch", "jax"):
@@ -235,6 +264,7 @@ BENCHMARKS: Final = {
     "tee": tee,
     "tensorboard": tensorboard,
     "trackers": trackers,
+    "backends": backends,
     "devices": devices,
     "syscalls": syscalls,
     "imports": imports,
