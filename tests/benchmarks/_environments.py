@@ -14,17 +14,12 @@ from typing import Final
 
 from tests.interop.workers import ROOT, reference_interpreter
 
-#: What to install for a subject of :mod:`tests.benchmarks._hot_subjects`. MLflow's client without its server and its
-#: plotting is the same client, in a fifth of the space.
-PACKAGES: Final = {
-    "TensorboardX": ["tensorboardX"],
-    "Mlflow": ["mlflow-skinny", "sqlalchemy", "alembic"],
-    "Trackio": ["trackio"],
-}
+#: What to install for a subject of :mod:`tests.benchmarks._hot_subjects`.
+PACKAGES: Final = {"TensorboardX": ["tensorboardX"]}
 #: What a subject imports from our own environment.
 _OURS: Final = {"TensorBoard": "tensorboard", "SummaryWriter": "tensorboard", "EventFileWriter": "tensorboard",
                 "Wandb": "wandb", "Tee": "wandb", "WandbBackend": "wandb", "MlflowBackend": "mlflow",
-                "TrackioBackend": "trackio"}  # fmt: skip
+                "TrackioBackend": "trackio", "Mlflow": "mlflow", "Trackio": "trackio"}  # fmt: skip
 #: Seconds that an installation may take.
 _PATIENCE: Final = 180.0
 _COMPLETE: Final = "complete.json"
