@@ -35,7 +35,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "adapters/targets.py": ("loggers.errors",),
 }
 #: Other people's packages that only those who use them should have to load.
-HEAVY = ("fsspec", "jax", "matplotlib", "pytest", "sklearn", "tensorboard", "torch", "wandb")
+HEAVY = ("fsspec", "jax", "matplotlib", "mlflow", "pytest", "sklearn", "tensorboard", "torch", "trackio", "wandb")
 
 
 def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
