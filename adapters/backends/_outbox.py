@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -30,6 +30,7 @@ class Outbox(Generic[Item]):
         most: items sent at once.
         name: the thread's name.
         patience: seconds that :meth:`put` waits for room at most.
+        first: items to begin with, however many.
     """
 
     def __init__(
@@ -41,13 +42,14 @@ class Outbox(Generic[Item]):
         most: int,
         name: str,
         patience: float = 30.0,
+        first: Iterable[Item] = (),
     ) -> None:
         self._send = send
         self._is_final = is_final
         self._limit = limit
         self._most = most
         self._patience = patience
-        self._waiting: deque[Item] = deque()
+        self._waiting: deque[Item] = deque(first)
         self._changed = threading.Condition()
         self._closing = False
         self._abandoned = False

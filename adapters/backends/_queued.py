@@ -39,6 +39,7 @@ class Queued:
         self._pid = 0
         self._abandoned: Any = None
         self._status: str | None = None
+        self._heard = 0  #: refusals that have been said
         self._news: list[str] = []
         self._told: set[str] = set()
 
@@ -98,12 +99,11 @@ class Queued:
             limit=self._max_pending,
             most=_AT_ONCE,
             name=f"{self.tracker.lower()}-{self._id}",
+            first=(*self._unsent, *self._first()),
         )
+        self._unsent = []
         self._end = end
         self._abandoned = weakref.finalize(self, _end_abandoned, self._pid, outbox, end)
-        for operation in (*self._unsent, *self._first()):
-            outbox.put(operation)
-        self._unsent = []
         return outbox
 
     def _put(self, operation: Operation) -> None:
@@ -122,7 +122,7 @@ class Queued:
                 f"{self._undelivered(outbox)}, and no more may wait (max_pending={self._max_pending}): "
                 f"log to a TeeLogger with a local primary to train on without {self.tracker}"
             ) from outbox.error
-        if self._news or outbox.refused or outbox.error is not None:
+        if self._news or outbox.error is not None or len(outbox.refused) > self._heard:
             self._speak(outbox)
 
     def _flush(self) -> list[Operation]:
@@ -166,11 +166,9 @@ class Queued:
         elif "outage" not in self._told:
             self._told.add("outage")
             self._news.append(f"{self._undelivered(outbox)}; they wait in memory, and sending is tried again")
-        for operation, error in outbox.refused:
-            message = f"{self.tracker} refused {str(operation)[:200]}: {error}"
-            if message not in self._told:
-                self._told.add(message)
-                self._news.append(message)
+        new = outbox.refused[self._heard :]
+        self._heard += len(new)
+        self._news += [f"{self.tracker} refused {str(operation)[:200]}: {error}" for operation, error in new]
         while self._news:
             warnings.warn(self._news.pop(0), RuntimeWarning, stacklevel=4)
 

@@ -109,6 +109,7 @@ class TrackioLogger(Queued):
         }
         self._rows = 0  # logged so far
         self._latest: dict[str | None, int] = {}  # context -> step; None: any
+        self._newest = 0.0  # Unix seconds: rows are read in the order of their times, and a clock may be put back
         self._unsent: list[Operation] = []
         self._cut = False  # whether rows behind ours have to go before the first verb
         self._set_idle()
@@ -140,7 +141,7 @@ class TrackioLogger(Queued):
         step, epoch, context = check_step(step), check_epoch(epoch), check_context(context)
         values, problems = plain(metrics)
         walltime = axes.get("walltime")
-        when = _time(time.time() if walltime is None else float(walltime))
+        when = self._now() if walltime is None else _time(float(walltime))
         row: dict[str, Any] = {}
         for name, value in values.items():
             if type(value) is not float and (why := problem(value)) is not None:
@@ -196,7 +197,7 @@ class TrackioLogger(Queued):
         data, why = plain_value(value)
         why = why or problem(data)
         raise_for({} if why is None else {key: why}, where="log_other")
-        self._put_row(_time(time.time()), self._latest.get(None, 0), {f"other/{key}": data})
+        self._put_row(self._now(), self._latest.get(None, 0), {f"other/{key}": data})
 
     def log_confusion(
         self,
@@ -231,7 +232,7 @@ class TrackioLogger(Queued):
         step, epoch = latest if step is None else check_step(step), check_epoch(epoch)
         key = name if context is None else f"{check_context(context)}/{name}"
         record = {"epoch": epoch, "labels": names, "matrix": rows}
-        self._put_row(_time(time.time()), step, {row_key(key): record})
+        self._put_row(self._now(), step, {row_key(key): record})
 
     def finish(self, status: str) -> None:
         """End the run when everything is on disk, or raise after ``finish_timeout``.
@@ -364,6 +365,10 @@ class TrackioLogger(Queued):
 
     def _first(self) -> Iterable[Operation]:
         yield ["config", {**self._config}]
+
+    def _now(self) -> str:
+        self._newest = max(time.time(), self._newest)
+        return _time(self._newest)
 
     def _put_row(self, when: str, step: int, row: dict[str, Any]) -> None:
         if step > _LAST_STEP:

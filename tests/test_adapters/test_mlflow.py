@@ -8,6 +8,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -164,7 +165,7 @@ def test_the_newest_value_of_a_step_comes_last(database: str, tmp_path: Path) ->
 
     run = only_run(database, tmp_path)
     assert mlflow_runs.history(database, run.info.run_id, "train/loss") == [(1, 3.0), (1, 2.0), (1, 1.0), (1, 0.5)]
-    assert run.data.metrics == {"train/loss": 0.5}
+    assert run.data.metrics == {"train/loss": 0.5}  # what MLflow shows as the metric's value
     assert run.info.status == "FINISHED"
     [point, *_] = mlflow_runs.client(database).get_metric_history(run.info.run_id, "train/loss")
     assert point.timestamp == 1_700_000_000_000
@@ -341,6 +342,16 @@ def server(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 def test_a_server_goes_away_and_comes_back(server: MLflowServer, tmp_path: Path) -> None:
     """Everything is there in the end: what waited in memory, and what a state took to another process."""
+    many = {f"m{i}": i for i in range(1500)}
+    large = MLflowLogger(server.uri, experiment="more than a server takes at once", finish_timeout=30.0)
+    large.log_metrics(many, step=1)
+    large.log_params(dict(islice(many.items(), 150)))
+    large.log_tags(dict(islice(many.items(), 150)))
+    large.finish("completed")
+    [run] = mlflow_runs.runs(server.uri, "more than a server takes at once")
+    assert run.data.metrics == {f"train/{name}": value for name, value in many.items()}
+    assert run.data.params == {f"m{i}": str(i) for i in range(150)}
+    assert run.data.tags.items() >= run.data.params.items()
     logger = MLflowLogger(server.uri, experiment="http", tags=["café"], finish_timeout=30.0)
     logger.log_params({"lr": 0.1, "net": {"width": 64}})
     logger.log_metrics({"loss": math.inf, "top@5 (%)": 0.1}, step=1, epoch=1)

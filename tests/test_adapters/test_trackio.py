@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,10 @@ def only_run(directory: Path) -> Any:
 
 
 def test_building_one_does_no_work(tmp_path: Path) -> None:
-    """Nothing is imported or written, the pickle is a recipe of the same run, and nothing is ever printed."""
+    """Nothing is imported or written, the pickle is a recipe of the same run, and nothing is ever printed.
+
+    A run that nobody finished is there when its process has ended, as failed.
+    """
     program = """
         import os, pickle, sys
         from adapters import TrackioLogger
@@ -65,10 +70,19 @@ def test_building_one_does_no_work(tmp_path: Path) -> None:
         copy.log_metrics({"loss": 0.5}, step=1)
         copy.finish("completed")
         assert sorted(os.listdir()) == ["here"] and copy.logger_info()["directory"] == os.path.abspath("here")
+        nobody_s = TrackioLogger("p", name="unfinished", directory="here")
+        for step in range(500):
+            nobody_s.log_metrics({"loss": float(step)}, step=step)
     """
     done = programs.run(program, tmp_path)
 
     assert (done.stdout, done.stderr) == ("", "")
+    with closing(sqlite3.connect(tmp_path / "here" / "p.db")) as database:
+        rows = database.execute("SELECT metrics FROM metrics WHERE run_name = 'unfinished'").fetchall()
+        [(config,)] = database.execute("SELECT config FROM configs WHERE run_name = 'unfinished'")
+    losses = [row["train/loss"] for row in (json.loads(text) for (text,) in rows) if row]
+    assert losses == [*map(float, range(500))]
+    assert json.loads(config)["loggers"]["status"] == "error"
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
