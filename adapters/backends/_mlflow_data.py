@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from adapters.backends._queued import Operation
 from loggers.errors import RecordError
+from loggers.values import plain_tags, raise_for
 
 #: Characters. A longer param or tag is cut by MLflow, so we store it in pieces.
 LONGEST_PARAM: Final = 6000
@@ -137,6 +140,38 @@ def tag_key(name: str) -> str:
         ValueError: nothing can be stored under it; says why.
     """
     return re.sub(r"\A(other|confusion|loggers)([/.])", lambda m: f"{m[1]}:{ord(m[2]):X}:", encode(name))
+
+
+def stored_tags(
+    tags: Mapping[str, Any] | Iterable[str] | str, problems: dict[str, str] | None = None
+) -> dict[str, str]:
+    """Return the entries for tags; names that are no good go to ``problems``, or are raised for."""
+    entries: dict[str, str] = {}
+    bad: dict[str, str] = {} if problems is None else problems
+    for name, value in plain_tags(tags).items():
+        try:
+            entries |= pieces(tag_key(name), text(value), LONGEST_TAG)
+        except ValueError as error:
+            bad[name] = str(error)
+    if problems is None:
+        raise_for(bad, where="the tags")
+    return entries
+
+
+def plain_operation(operation: Operation) -> Operation:
+    """Return an operation as strict JSON: numbers that it has no word for as text."""
+    if operation[0] != "metrics":
+        return operation
+    kind, when, step, values = operation
+    return [kind, when, step, {name: v if math.isfinite(v) else str(v) for name, v in values.items()}]
+
+
+def revived_operation(operation: Operation) -> Operation:
+    """Return the operation that :func:`plain_operation` described."""
+    if operation[0] != "metrics":
+        return operation
+    *place, values = operation
+    return [*place, {name: float(v) if isinstance(v, str) else v for name, v in values.items()}]
 
 
 def checked_state(state: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ call, so a thread does that: a verb queues its data, and what has come together 
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import time
@@ -32,7 +31,9 @@ from adapters.backends._mlflow_data import (
     checked_state,
     encode,
     pieces,
-    tag_key,
+    plain_operation,
+    revived_operation,
+    stored_tags,
     text,
     versions,
 )
@@ -47,7 +48,6 @@ from loggers.values import (
     check_step,
     plain,
     plain_params,
-    plain_tags,
     plain_value,
     raise_for,
 )
@@ -122,7 +122,7 @@ class MLflowLogger(Queued):
         self._recipe: dict[str, Any] = {
             "name": name,
             "artifact_location": artifact_location,
-            "tags": {} if tags is None else _stored_tags(tags),
+            "tags": {} if tags is None else stored_tags(tags),
             "experiment": experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default",
         }
         self._finish_timeout, self._max_pending = finish_timeout, max_pending
@@ -231,7 +231,7 @@ class MLflowLogger(Queued):
         """
         self._check_open("log_tags")
         problems: dict[str, str] = {}
-        if entries := _stored_tags(tags, problems):
+        if entries := stored_tags(tags, problems):
             self._put(["tags", entries])
         raise_for(problems, where="the tags")
 
@@ -339,7 +339,7 @@ class MLflowLogger(Queued):
             "run": self._run,
             "id": self._id,
             "latest": [[context, *place] for context, place in self._latest.items()],
-            "pending": [_plain_operation(operation) for operation in pending],
+            "pending": [plain_operation(operation) for operation in pending],
         }
 
     def reattach(self, state: Any) -> None:
@@ -371,7 +371,7 @@ class MLflowLogger(Queued):
         self._given["tracking_uri"] = self._given["tracking_uri"] or known["tracking_uri"]
         self._recipe["experiment"] = known["experiment"] or self._recipe["experiment"]
         self._latest = {context: (step, when) for context, step, when in known["latest"]}
-        self._unsent = [_revived(operation) for operation in known["pending"]]
+        self._unsent = [revived_operation(operation) for operation in known["pending"]]
 
     def backend(self) -> Any:
         """Return the ``mlflow.entities.Run``, as it is now; its ``info.run_id`` is what MLflow's client takes.
@@ -444,22 +444,6 @@ class MLflowLogger(Queued):
             yield ["tags", tags]
 
 
-def _stored_tags(
-    tags: Mapping[str, Any] | Iterable[str] | str, problems: dict[str, str] | None = None
-) -> dict[str, str]:
-    """Return the entries for tags; names that are no good go to ``problems``, or are raised for."""
-    entries: dict[str, str] = {}
-    bad: dict[str, str] = {} if problems is None else problems
-    for name, value in plain_tags(tags).items():
-        try:
-            entries |= pieces(tag_key(name), text(value), LONGEST_TAG)
-        except ValueError as error:
-            bad[name] = str(error)
-    if problems is None:
-        raise_for(bad, where="the tags")
-    return entries
-
-
 def _checked_name(name: Any, what: str) -> str:
     if not isinstance(name, str) or not name:
         raise MetricNameError(f"the {what} must be a non-empty string, got {name!r}")
@@ -473,22 +457,6 @@ def _storable(step: int) -> int:
     if step > _LAST_STEP:
         raise StepError(f"MLflow's steps go up to 2**63 - 1, got {step}")
     return step
-
-
-def _plain_operation(operation: Operation) -> list[JSON]:
-    """Return an operation as strict JSON: numbers that it has no word for as text."""
-    if operation[0] != "metrics":
-        return operation
-    kind, when, step, values = operation
-    return [kind, when, step, {name: v if math.isfinite(v) else str(v) for name, v in values.items()}]
-
-
-def _revived(operation: list[JSON]) -> Operation:
-    """Return the operation that :func:`_plain_operation` described."""
-    if operation[0] != "metrics":
-        return operation
-    *place, values = operation
-    return [*place, {name: float(v) if isinstance(v, str) else v for name, v in values.items()}]  # type: ignore[union-attr]
 
 
 __all__ = ["STATUSES", "MLflowLogger"]
