@@ -47,11 +47,12 @@ def confusion_picture(matrix: Sequence[Sequence[float]], labels: Sequence[str]) 
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> Picture:
-    """Encode [height, width, 3] RGB as PNG."""
-    height, width, _ = pixels.shape
+    """Encode [height, width, channels] as PNG: 1 channel is grey, 3 are RGB, 4 are RGB and opacity."""
+    height, width, channels = pixels.shape
     # every line begins with its filter: 0, none
     lines = np.concatenate((np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)), axis=1)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB, not interlaced
+    kind = {1: 0, 3: 2, 4: 6}[channels]
+    header = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)  # 8 bits a channel, not interlaced
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 6)), (b"IEND", b""))
     png = b"\x89PNG\r\n\x1a\n" + b"".join(map(_chunk, chunks))
     return Picture(png, height, width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 
 from adapters.backends._tfproto import ScalarRow
@@ -21,12 +21,17 @@ class Series:
     Args:
         context: what the tags begin with.
         floor: the last step of the process before this one, or -1.
+        on_names: called with the context and the names of a row whose like has not been seen yet, before the
+            row is written. When it raises, it is called again with the next such row.
     """
 
-    __slots__ = ("_encoders", "_floor", "_latest", "_older", "_row", "context", "step")
+    __slots__ = ("_encoders", "_floor", "_latest", "_older", "_on_names", "_row", "context", "step")
 
-    def __init__(self, context: str, floor: int = -1) -> None:
+    def __init__(
+        self, context: str, floor: int = -1, *, on_names: Callable[[str, Iterable[str]], None] | None = None
+    ) -> None:
         self.context = context
+        self._on_names = on_names
         self._encoders: dict[tuple[str, ...], ScalarRow] = {}
         self._floor = floor
         #: The highest step written.
@@ -49,6 +54,8 @@ class Series:
                 raise TypeError(f"a row's names must be non-empty text, got {names}")
             if len(self._encoders) >= _MOST_ENCODERS:
                 self._encoders.clear()
+            if self._on_names is not None:
+                self._on_names(self.context, names)
             encoder = ScalarRow(f"{self.context}/{name}" for name in names)
             self._encoders[names] = encoder
         return encoder

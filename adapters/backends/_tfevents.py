@@ -160,15 +160,10 @@ def replace_first_file(directory: str, name: str, events: Iterable[bytes], *, wh
 
 
 class EventWriter:
-    """Appends events to one run directory. This is what ``backend(logger)`` hands out.
+    """Appends events to one run directory.
 
     The first record opens the file. A process opens a file of its own, named so that it sorts behind
     every other one of the directory, because that is the order in which TensorBoard reads.
-
-    ``scalar``, ``text`` and ``image`` are for what the ten verbs have no word for. They do not know
-    what the logger has written: TensorBoard's fast reader drops all newer points of a tag when an
-    older step follows, so keep to increasing steps per tag. After ``fork`` the child's copy of a
-    writer does nothing.
 
     Args:
         directory: the run; made with the first record.
@@ -187,60 +182,8 @@ class EventWriter:
         self._fd = -1
         #: [name, bytes of whole records] of each file, oldest first.
         self.files: list[tuple[str, int]] = []
-        #: The process that may write.
-        self.pid = os.getpid()
         self._name = ""
         self._size = 0
-
-    # --- for users ------------------------------------------------------------------------------------
-
-    def scalar(self, tag: str, value: float, step: int, *, wall_time: float | None = None) -> None:
-        """Write one number under ``tag``, as float32.
-
-        Args:
-            tag: where; what stands before the first ``/`` groups the charts.
-            value: the number. NaN and the infinities are kept.
-            step: the x axis.
-            wall_time: Unix seconds; now by default.
-
-        Raises:
-            OSError: the disk refused it.
-        """
-        if self.pid == os.getpid():
-            self.write(_tfproto.ScalarRow((tag,)).event((value,), step, _now(wall_time)))
-
-    def text(self, tag: str, markdown: str, step: int, *, wall_time: float | None = None) -> None:
-        """Write a piece of markdown, shown in the Text tab.
-
-        Args:
-            tag, step, wall_time: as for :meth:`scalar`.
-            markdown: the text.
-
-        Raises:
-            OSError: the disk refused it.
-        """
-        if self.pid == os.getpid():
-            value = _tfproto.text_value(tag, markdown)
-            self.write(_tfproto.summary_event(value, step, _now(wall_time)))
-
-    def image(
-        self, tag: str, png: bytes, step: int, *, height: int, width: int, wall_time: float | None = None
-    ) -> None:
-        """Write a picture, shown in the Images tab.
-
-        Args:
-            tag, step, wall_time: as for :meth:`scalar`.
-            png: the encoded picture; whatever a browser shows will do.
-            height, width: in pixels.
-
-        Raises:
-            OSError: the disk refused it.
-        """
-        if self.pid == os.getpid():
-            value = _tfproto.image_value(tag, png, height=height, width=width)
-            self.write(_tfproto.summary_event(value, step, _now(wall_time)))
-
-    # --- for the logger ---------------------------------------------------------------------------------
 
     def write(self, event: bytes) -> tuple[int, int]:
         """Append one encoded event, in one system call.
@@ -311,10 +254,6 @@ class EventWriter:
             self.files.append((self._name, self._size))
             self._fd, self._size = -1, 0
             self._close()
-
-
-def _now(wall_time: float | None) -> float:
-    return time.time() if wall_time is None else wall_time
 
 
 def _put(fd: int, data: bytes) -> None:

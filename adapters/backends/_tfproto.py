@@ -10,7 +10,7 @@ the tests parse every one of them back with TensorBoard's own classes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 #: What the HParams table can show in a cell.
@@ -245,6 +245,51 @@ def _plugin_value(tag: str, plugin: bytes, content: bytes, tensor: bytes) -> byt
 def text_value(tag: str, markdown: str) -> bytes:
     """Return one entry of the Text tab: a string tensor without dimensions."""
     return _plugin_value(tag, b"text", b"", b"\x08\x07\x12\x00" + _sized(8, text_bytes(markdown)))
+
+
+def layout_value(title: str, charts: Mapping[str, Iterable[str]]) -> bytes:
+    """Return what the Custom Scalars tab shows: one category of charts with one curve per matching tag and run.
+
+    Args:
+        title: of the category.
+        charts: title -> regular expressions, each matched against the beginning of tags.
+    """
+    category = _sized(1, text_bytes(title))
+    for name, patterns in charts.items():
+        curves = b"".join(_sized(1, text_bytes(pattern)) for pattern in patterns)
+        category += _sized(2, _sized(1, text_bytes(name)) + _sized(2, curves))  # Chart: title, multiline
+    tensor = b"\x08\x07\x12\x00" + _sized(8, _sized(2, category))
+    return _plugin_value("custom_scalars__config__", b"custom_scalars", b"", tensor)
+
+
+def histogram_value(
+    tag: str,
+    limits: Sequence[float],
+    counts: Sequence[float],
+    *,
+    least: float,
+    most: float,
+    total: float,
+    squares: float,
+) -> bytes:
+    """Return one entry of the Histograms and Distributions tabs.
+
+    Args:
+        tag: where.
+        limits: [N] upper limits of the buckets, increasing.
+        counts: [N] how many values each bucket has.
+        least, most: of the values.
+        total, squares: the sums of the values and of their squares.
+    """
+    histogram = _double_field(1, least) + _double_field(2, most) + _double_field(3, sum(counts))
+    histogram += _double_field(4, total) + _double_field(5, squares)
+    histogram += b"".join(_sized(field, struct.pack(f"<{len(of)}d", *of)) for field, of in ((6, limits), (7, counts)))
+    return _sized(1, text_bytes(tag)) + _sized(5, histogram)
+
+
+def scalar_value(tag: str, value: float) -> bytes:
+    """Return one number; what is too large for a float32 is an infinity."""
+    return _sized(1, text_bytes(tag)) + b"\x15" + _float(float32(value))
 
 
 def image_value(tag: str, png: bytes, *, height: int, width: int) -> bytes:

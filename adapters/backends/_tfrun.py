@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-from adapters.backends import _markdown, _tfevents, _tfproto
+from adapters.backends import _charts, _markdown, _tfevents, _tfproto
 from adapters.backends._picture import Picture
 from adapters.backends._series import Series
 from adapters.backends._tfstate import RunState
@@ -41,10 +41,12 @@ class Run:
         self.step = state.step
         self._logdir = logdir
         self._since = (0, 0)  # where in the writer's files the records of that step begin
-        self._series = {context: Series(context, step) for context, step in state.steps.items()}
+        self._series = {context: self._new_series(context, step) for context, step in state.steps.items()}
         self._pictures = dict(state.pictures)  # tag -> last step
         self._params = dict(state.params)
         self._tags = dict(state.tags)
+        self._charts = _charts.Charts(state.charts)
+        self._layout_due = bool(state.charts)  # the file that had it may be gone
         self._started = state.started
         self._resumed = resumed
         self._who = who
@@ -107,6 +109,7 @@ class Run:
             tail=self.writer.spans(self._since),
             params=dict(self._params),
             tags=dict(self._tags),
+            charts=self._charts.contexts(),
             started=self._started,
         )
 
@@ -123,7 +126,7 @@ class Run:
         """
         series = self._series.get(context)
         if series is None:
-            series = self._series[context] = Series(context)
+            series = self._series[context] = self._new_series(context)
         late: list[str] = []
         if step <= series.step:
             row, late = series.news(row, step)
@@ -137,6 +140,17 @@ class Run:
                     self._since = at
             series.wrote(row, step, encoder)
         return late
+
+    def _new_series(self, context: str, floor: int = -1) -> Series:
+        return Series(context, floor, on_names=self._add_names)
+
+    def _add_names(self, context: str, names: Iterable[str]) -> None:
+        """Write the layout of the Custom Scalars tab again, if these names bring a chart."""
+        # readers go by the last layout, and a running server reads on in this file, but never again in a small one
+        self._layout_due |= self._charts.add(context, names)
+        if self._layout_due:
+            self._write(_tfproto.layout_value(_charts.TITLE, self._charts.layout()), 0)
+            self._layout_due = False
 
     def add_params(self, params: Mapping[str, _tfproto.HParam]) -> None:
         """Write all params so far, if there is anything new in these."""
@@ -155,7 +169,16 @@ class Run:
 
     def add_text(self, tag: str, markdown: str) -> None:
         """Write a text at the current step."""
-        self._write(_tfproto.text_value(tag, markdown), max(self.step, 0))
+        self.add_value(_tfproto.text_value(tag, markdown), None, None)
+
+    def add_value(self, value: bytes, step: int | None, wall_time: float | None) -> None:
+        """Write an encoded value, by default at the current step and now, whatever its tag has already."""
+        at = max(self.step, 0) if step is None else step
+        self.writer.write(_tfproto.summary_event(value, at, time.time() if wall_time is None else wall_time))
+
+    def add_event(self, event: bytes) -> None:
+        """Write an encoded event, with its own step and time."""
+        self.writer.write(event)
 
     def add_picture(self, tag: str, picture: Picture, markdown: str, step: int | None) -> list[str]:
         """Write a picture and the text that says the same, by default at the current step.

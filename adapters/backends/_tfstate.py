@@ -28,6 +28,8 @@ class RunState:
     tail: list[tuple[str, int, int]] = field(default_factory=list)
     params: dict[str, _tfproto.HParam] = field(default_factory=dict)
     tags: dict[str, Any] = field(default_factory=dict)
+    #: The contexts of each metric that has a chart of its own.
+    charts: dict[str, list[str]] = field(default_factory=dict)
     #: When the run began, in Unix seconds.
     started: float = 0.0
 
@@ -42,6 +44,7 @@ class RunState:
             "tail": [[*span] for span in self.tail],
             "params": {**self.params},
             "tags": {**self.tags},
+            "charts": {name: [*contexts] for name, contexts in self.charts.items()},
             "started": self.started,
         }
 
@@ -61,6 +64,7 @@ class RunState:
                 tail=[(str(name), int(start), int(end)) for name, start, end in state["tail"]],
                 params=dict(state["params"]),
                 tags=dict(state["tags"]),
+                charts={str(name): [*map(str, contexts)] for name, contexts in state["charts"].items()},
                 started=float(state["started"]),
             )
         except (TypeError, ValueError, KeyError, AttributeError) as error:

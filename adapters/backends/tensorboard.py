@@ -17,8 +17,6 @@ new process has to write them again, and ``EventAccumulator`` never drops them, 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import shlex
 import struct
@@ -33,8 +31,11 @@ from adapters.backends import _markdown, _tfevents, _tfproto
 from adapters.backends._picture import confusion_picture
 from adapters.backends._tfrun import Run
 from adapters.backends._tfstate import RunState, json_tag
+from adapters.backends._tfvalues import hparam, not_numbers, showable
+from adapters.backends._tfvalues import wall_time as to_seconds
+from adapters.backends._tfwriter import RunWriter
 from loggers.contract import JSON
-from loggers.errors import LoggerError, LoggerFinishedError, MetricValueError, StepError
+from loggers.errors import LoggerError, LoggerFinishedError
 from loggers.values import (
     check_confusion,
     check_context,
@@ -89,6 +90,11 @@ class TensorBoardLogger:
         *,
         if_exists: Literal["refuse", "append", "replace"] = "refuse",
     ) -> None:
+        if hasattr(logdir, "add_scalar"):
+            raise LoggerError(
+                f"{_WHO} opens a directory of its own, got a {type(logdir).__name__}: hand the writer itself to the "
+                "driver or the tee, they take it as a logger; or pass a directory that nobody else writes"
+            )
         if if_exists not in ("refuse", "append", "replace"):
             raise LoggerError(f"if_exists must be 'refuse', 'append' or 'replace', got {if_exists!r}")
         self._logdir = os.path.abspath(os.fsdecode(logdir))
@@ -137,7 +143,7 @@ class TensorBoardLogger:
             OSError: the disk refused the line. The next one is tried again, in a new file.
         """
         if type(step) is not int or not 0 <= step <= _tfproto.LAST_STEP:
-            step = _showable(check_step(step))
+            step = showable(check_step(step))
         if epoch is not None:
             epoch = check_epoch(epoch)
         if type(context) is not str or not context:
@@ -145,7 +151,7 @@ class TensorBoardLogger:
         if "walltime" not in axes:
             wall_time = time.time()
         elif type(wall_time := axes["walltime"]) is not float:
-            wall_time = _wall_time(wall_time)
+            wall_time = to_seconds(wall_time)
         values, problems = metrics, _NONE
         if not (floats := type(metrics) is dict and {*map(type, metrics.values())} == _FLOATS):
             values, problems = plain(metrics)
@@ -160,7 +166,7 @@ class TensorBoardLogger:
                 if floats:
                     values, problems = plain(row)
                     row = dict(values)
-                problems = {**problems, **_not_numbers(row)}
+                problems = {**problems, **not_numbers(row)}
                 row = {name: value for name, value in row.items() if name not in problems}
                 late = run.add_row(context, row, step, wall_time)
         if late:
@@ -182,7 +188,7 @@ class TensorBoardLogger:
             LoggerFinishedError: after :meth:`finish`.
             OSError: the disk refused it.
         """
-        self._add(Run.add_params, {name: _hparam(value) for name, value in plain_params(params).items()})
+        self._add(Run.add_params, {name: hparam(value) for name, value in plain_params(params).items()})
 
     def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
         """Write tags as a list in the Text tab. They add up.
@@ -324,17 +330,17 @@ class TensorBoardLogger:
 
     # --- beside the verbs -------------------------------------------------------------------------------
 
-    def backend(self) -> _tfevents.EventWriter:
-        """Return the writer of the event file, for pictures, texts and scalars of one's own.
+    def backend(self) -> RunWriter:
+        """Return a writer for pictures, histograms, texts and numbers of one's own, in this run.
 
-        Raises:
-            RunExistsError: the directory holds a run already.
-            LoggerFinishedError: after :meth:`finish`.
-            OSError: the directory or the file could not be made.
+        It is called as PyTorch's ``SummaryWriter`` is: ``backend(logger).add_histogram("weights", w, step)``.
+        Asking for it does nothing yet.
         """
-        if self._pid != os.getpid():
-            self._begin()
-        return self._current().writer
+        return RunWriter(
+            self._logdir,
+            add_value=partial(self._add, Run.add_value),
+            add_event=partial(self._add, Run.add_event),
+        )
 
     def logger_info(self) -> dict[str, JSON]:
         """Return a few facts for people and tools, among them the command that shows the run."""
@@ -420,35 +426,3 @@ class _Process:
 
 
 _process: Final = _Process()
-
-
-def _showable(step: int) -> int:
-    if step > _tfproto.LAST_STEP:
-        raise StepError(f"step must be below 2**63, got {step}: TensorBoard has no room for more")
-    return step
-
-
-def _not_numbers(row: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: f"got {type(value).__name__} {value!r:.60}, and TensorBoard draws numbers only: pass it to "
-        "log_other(), or write it with backend(logger).text()"
-        for name, value in row.items()
-        if not isinstance(value, (float, int))
-    }
-
-
-def _wall_time(seconds: Any) -> float:
-    try:
-        return time.time() if seconds is None else float(seconds)
-    except (TypeError, ValueError, OverflowError):
-        problem = f"walltime must be Unix seconds, got {seconds!r:.60}: pass time.time()"
-        raise MetricValueError(problem) from None
-
-
-def _hparam(value: Any) -> _tfproto.HParam:
-    """Return a param as the HParams table can show it: what is no exact double becomes text."""
-    if isinstance(value, str) or (isinstance(value, int) and abs(value) <= 2**53):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)

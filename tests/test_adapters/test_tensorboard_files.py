@@ -30,6 +30,11 @@ def row(step: int) -> bytes:
     return _tfproto.ScalarRow(("loss",)).event((1.0,), step, 1.0)
 
 
+def words(tag: str, markdown: str, step: int) -> bytes:
+    """Return an event with a text."""
+    return _tfproto.summary_event(_tfproto.text_value(tag, markdown), step, 1.0)
+
+
 def steps(path: Path) -> list[int]:
     """Return the steps of the summaries in a file."""
     return [event.step for event in events(path) if event.HasField("summary")]
@@ -128,10 +133,10 @@ def test_spans_cover_what_was_written_since(tmp_path: Path) -> None:
 def test_hiding_moves_nothing(tmp_path: Path, tail: bytes) -> None:
     """What is hidden is an empty event for readers, from the given byte on; a torn tail stays as it is."""
     writer = _tfevents.EventWriter(str(tmp_path))
-    writer.text("a", "before", 1)
+    writer.write(words("a", "before", 1))
     _, start = writer.position()
     writer.write(row(2))
-    writer.text("b", "after", 3)
+    writer.write(words("b", "after", 3))
     writer.write(row(4))
     writer.close()
     (path,) = tmp_path.iterdir()
@@ -152,9 +157,9 @@ def test_hiding_moves_nothing(tmp_path: Path, tail: bytes) -> None:
 def test_hiding_goes_as_far_as_it_is_told(tmp_path: Path) -> None:
     """The last byte is a limit, and a file that is gone has nothing to hide."""
     writer = _tfevents.EventWriter(str(tmp_path))
-    writer.text("a", "first", 1)
+    writer.write(words("a", "first", 1))
     _, end = writer.position()
-    writer.text("a", "second", 2)
+    writer.write(words("a", "second", 2))
     (path,) = tmp_path.iterdir()
     _tfevents.hide(str(path), 0, end, _tfproto.holds_text, who="test")
     assert steps(path) == [2]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.plugins.custom_scalar import metadata as custom_scalars_metadata
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 
 from adapters.backends import _tfproto
@@ -93,6 +95,32 @@ def test_an_image_has_its_size(png: bytes, height: int, width: int) -> None:
     image = parsed.image
     assert (image.height, image.width, image.colorspace) == (height, width, 3)
     assert image.encoded_image_string == png
+
+
+@given(TEXT, st.dictionaries(TEXT, st.lists(TEXT)))
+def test_a_layout_has_its_charts(title: str, charts: dict[str, list[str]]) -> None:
+    """One category, a chart per title, a curve per pattern; it is where the Custom Scalars tab looks for it."""
+    value = _tfproto.layout_value(title, charts)
+    (parsed,) = Event.FromString(_tfproto.summary_event(value, 0, 0.0)).summary.value
+    assert parsed.tag == custom_scalars_metadata.CONFIG_SUMMARY_TAG
+    assert parsed.metadata.plugin_data.plugin_name == custom_scalars_metadata.PLUGIN_NAME
+    assert parsed.tensor.dtype == DT_STRING
+    (category,) = Layout.FromString(parsed.tensor.string_val[0]).category
+    assert category.title == title
+    assert {chart.title: list(chart.multiline.tag) for chart in category.chart} == charts
+
+
+@given(st.lists(st.tuples(st.floats(), st.integers(0, 2**40))), st.floats(allow_nan=False))
+def test_a_histogram_has_its_buckets(buckets: list[tuple[float, int]], number: float) -> None:
+    """Limits and counts, least, most and sums."""
+    limits, counts = [limit for limit, _ in buckets], [count for _, count in buckets]
+    value = _tfproto.histogram_value("t", limits, counts, least=number, most=1.0, total=2.0, squares=3.0)
+    (parsed,) = Event.FromString(_tfproto.summary_event(value, 0, 0.0)).summary.value
+    histo = parsed.histo
+    assert (histo.min, histo.max, histo.sum, histo.sum_squares) == (number, 1.0, 2.0, 3.0)
+    assert histo.num == sum(counts)
+    assert repr([*histo.bucket_limit]) == repr(limits)
+    assert [*histo.bucket] == counts
 
 
 @given(st.dictionaries(TEXT, st.booleans() | st.floats(allow_nan=False) | TEXT | st.integers(-9, 9)))
