@@ -278,7 +278,7 @@ def histogram_value(
         tag: where.
         limits: [N] upper limits of the buckets, increasing.
         counts: [N] how many values each bucket has.
-        least, most: of the values.
+        least, most: of the values. The first bucket begins at the one, the last ends at the other.
         total, squares: the sums of the values and of their squares.
     """
     histogram = _double_field(1, least) + _double_field(2, most) + _double_field(3, sum(counts))

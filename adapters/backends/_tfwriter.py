@@ -159,10 +159,11 @@ class RunWriter:
         counts, edges = np.histogram(numbers, 30 if isinstance(bins, str) and bins == "tensorflow" else bins)
         value = _tfproto.histogram_value(
             _tag(tag),
-            [float(edges[0]), *edges[1:].tolist()],
+            edges[1:].tolist(),
             counts.tolist(),
-            least=float(numbers.min()),
-            most=float(numbers.max()),
+            # where the first bucket begins and the last one ends
+            least=float(edges[0]),
+            most=float(edges[-1]),
             total=float(numbers.sum()),
             squares=float(np.dot(numbers, numbers)),
         )
