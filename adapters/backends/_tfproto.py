@@ -32,6 +32,7 @@ _SUMMARY: Final = b"\x2a"  # Event.summary, field 5
 _SESSION_LOG: Final = b"\x3a"  # Event.session_log, field 7
 _NO_FIELD: Final = b"\x7a"  # field 15, of the same kind, which Event does not have: every reader passes over it
 _METADATA: Final = b"\x4a"  # Value.metadata, field 9: here it comes right behind the tag, in values with a tensor
+_SESSION_END: Final = b"_hparams_/session_end_info"
 # TensorProto of floats, of which there are none: the plugin data in the metadata is what counts
 _NULL_TENSOR: Final = b"\x08\x01\x12\x02\x12\x00"
 
@@ -116,6 +117,12 @@ def holds_text(event: bytes) -> bool:
     """Return whether this is a summary of this module with a tensor: a text, or a word for HParams."""
     _, end = _tag_span(event)
     return end > 0 and event[end : end + 1] == _METADATA
+
+
+def holds_end(event: bytes) -> bool:
+    """Return whether this is how a run ended, in an event of this module."""
+    start, end = _tag_span(event)
+    return event[start:end] == _SESSION_END
 
 
 def first_tag(event: bytes) -> str | None:
@@ -312,7 +319,7 @@ def session_start_value(params: Mapping[str, HParam], started: float) -> bytes:
 def session_end_value(status: int, ended: float) -> bytes:
     """Return the status of the run's row in the HParams table."""
     info = _number(1, status) + _double_field(2, ended)
-    return _plugin_value("_hparams_/session_end_info", b"hparams", _sized(4, info), _NULL_TENSOR)
+    return _plugin_value(_SESSION_END.decode(), b"hparams", _sized(4, info), _NULL_TENSOR)
 
 
 def _hparam(value: HParam) -> bytes:

@@ -29,12 +29,12 @@ class Run:
         logdir: the directory.
         writer: an open writer in it.
         state: what the run is like so far.
-        resumed: whether another process began it.
+        ended: whether an older file may say how the run ended before.
         who: who asks, for messages.
     """
 
     def __init__(
-        self, logdir: str, writer: _tfevents.EventWriter, state: RunState, *, resumed: bool, who: str
+        self, logdir: str, writer: _tfevents.EventWriter, state: RunState, *, ended: bool, who: str
     ) -> None:
         self.writer = writer
         #: The highest step so far, -1 before the first.
@@ -48,7 +48,7 @@ class Run:
         self._charts = _charts.Charts(state.charts)
         self._layout_due = bool(state.charts)  # the file that had it may be gone
         self._started = state.started
-        self._resumed = resumed
+        self._ended = ended
         self._who = who
 
     @classmethod
@@ -74,7 +74,7 @@ class Run:
         first = _tfproto.LAST_STEP if there and if_exists == "append" else 0
         writer = _tfevents.EventWriter(logdir, ahead=[_tfproto.start_event(first, now)], who=who)
         writer.open()
-        return cls(logdir, writer, RunState(logdir=logdir, started=now), resumed=False, who=who)
+        return cls(logdir, writer, RunState(logdir=logdir, started=now), ended=bool(first), who=who)
 
     @classmethod
     def resume(cls, logdir: str, state: RunState, *, who: str) -> Run:
@@ -86,8 +86,9 @@ class Run:
         old = _tfevents.process_files(logdir)
         writer = _tfevents.EventWriter(logdir, ahead=state.restart(time.time(), who), who=who)
         writer.open()
+        ended = True
         try:
-            state.hide_rest(old, who)
+            ended = not state.hide_rest(old, who)
         except OSError as error:  # no reason not to go on
             warnings.warn(
                 f"{who} cannot take old texts and lines out of {logdir} ({error}), so TensorBoard's readers may show "
@@ -95,7 +96,7 @@ class Run:
                 RuntimeWarning,
                 stacklevel=3,
             )
-        run = cls(logdir, writer, state, resumed=True, who=who)
+        run = cls(logdir, writer, state, ended=ended, who=who)
         run._write_hparams()
         return run
 
@@ -206,12 +207,12 @@ class Run:
         self.writer.write(_tfproto.summary_event(value, step, time.time()))
 
     def _write_hparams(self, status: int | None = None) -> None:
-        # TensorBoard goes by the first record of a kind that it meets. So these have a file of their own,
-        # which comes first and is replaced; and a run that has been resumed says that it runs, because an
-        # older file may say how it ended before.
+        # TensorBoard goes by the first record of a kind that it meets. So these have a file of their own, which
+        # comes first and is replaced. That a run is running is only said where something else might be read
+        # otherwise: a server that has met it would never look for the end.
         now = time.time()
         values = [_tfproto.session_start_value(self._params, self._started)]
-        if status is not None or self._resumed:
+        if status is not None or self._ended:
             values.append(_tfproto.session_end_value(status or _tfproto.RUNNING, now))
         events = [_tfproto.summary_event(value, 0, now) for value in values]
         _tfevents.replace_first_file(self._logdir, "hparams", events, who=self._who)

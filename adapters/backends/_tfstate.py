@@ -91,7 +91,7 @@ class RunState:
             return [_tfproto.start_event(self.step + 1, wall_time)]
         return [_tfproto.start_event(max(self.step, 0), wall_time), *kept]
 
-    def hide_rest(self, names: Iterable[str], who: str) -> None:
+    def hide_rest(self, names: Iterable[str], who: str) -> bool:
         """Hide what :meth:`restart` cannot make readers drop: texts, and lines of contexts behind the newest.
 
         TensorBoard's accumulator does not drop texts where it drops scalars and pictures, and no reader
@@ -101,14 +101,20 @@ class RunState:
         Readers drop by step alone. So a validation at step 7 that came after this state would stay if
         training was at step 10 by then, though the state's last validation is that of step 4.
 
+        And the run has not ended any more, which is a text, too.
+
         Args:
             names: the files from before that one.
             who: who asks, for the message if a package is missing.
 
+        Returns:
+            Whether all of it is hidden: ``False`` if the files of this state's last step are damaged or gone.
+
         Raises:
             OSError: an old file cannot be written.
         """
-        if self._last_step(who) is not None:
+        whole = self._last_step(who) is not None
+        if whole:
             for name, start, end in self.tail:
                 _tfevents.hide(os.path.join(self.logdir, name), start, end, self._is_kept_text, who=who)
         # with no tail nothing had been written
@@ -119,6 +125,7 @@ class RunState:
                 _tfevents.hide(path, size, None, self._is_rest, who=who)
             elif name > cut:
                 _tfevents.hide(path, 0, None, _LaterFile(self), who=who)
+        return whole
 
     def _last_step(self, who: str) -> list[bytes] | None:
         """Return the events of the last step, or ``None`` if they are not all there."""
@@ -132,10 +139,10 @@ class RunState:
         return kept
 
     def _is_kept(self, event: bytes) -> bool:
-        return _tfproto.summary_step(event, default=-1) >= max(self.step, 0)
+        return _tfproto.summary_step(event, default=-1) >= max(self.step, 0) and not _tfproto.holds_end(event)
 
     def _is_kept_text(self, event: bytes) -> bool:
-        return self._is_kept(event) and _tfproto.holds_text(event)
+        return (self._is_kept(event) and _tfproto.holds_text(event)) or _tfproto.holds_end(event)
 
     def _is_rest(self, event: bytes) -> bool:
         """Return whether to hide an event that was written after this state."""

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 
 from adapters.backends.tensorboard import TensorBoardLogger
 from loggers.contract import VERBS
@@ -46,6 +48,11 @@ def run(tmp_path: Path) -> Path:
 def contents(run: Path) -> dict[str, bytes]:
     """Return the event files of a run and what is in them."""
     return {path.name: path.read_bytes() for path in run.iterdir()}
+
+
+def newest(run: Path) -> Path:
+    """Return the event file that was begun last."""
+    return max(run.glob("events.out.tfevents.*"))
 
 
 def again(state: Any, run: Path) -> TensorBoardLogger:
@@ -527,19 +534,21 @@ def test_replace_removes_the_old_files_only(run: Path) -> None:
 
 
 def test_the_state_is_small_plain_data(run: Path) -> None:
-    """It survives strict JSON and knows the step of each context, not of each metric."""
+    """It survives strict JSON and knows the step of each context, not of each metric, and what shares a chart."""
     logger = TensorBoardLogger(run)
     logger.log_params({"lr": math.inf})
     logger.log_tags({"score": math.nan})
     logger.log_metrics({f"m{number}": 1.0 for number in range(50)}, step=5)
     logger.log_metrics({"loss": 1.0}, step=3, context="validate")
     logger.log_confusion([[1]], ["a"], step=4)
+    logger.log_metrics({"m1": 1.0}, step=4, context="test")
     state = logger.logger_state()
     assert json.loads(json.dumps(state, allow_nan=False)) == state
     assert state["logdir"] == str(run)
     assert state["run_id"] == "run"
     assert state["step"] == 5
-    assert state["steps"] == {"train": 5, "validate": 3}
+    assert state["steps"] == {"train": 5, "validate": 3, "test": 4}
+    assert state["charts"] == {"m1": ["test", "train"]}
     assert state["pictures"] == {"confusion": 4}
     assert len(json.dumps(state)) < 600
 
@@ -735,20 +744,44 @@ def test_reattach_any_number_of_times(run: Path) -> None:
     assert Files(run).scalars("train/loss") == [(0, 0.0), (1, 1.0), (2, 2.0)]
 
 
-def test_reattach_after_the_end(run: Path) -> None:
-    """A finished run goes on, and its row says that it runs until it ends again."""
+@pytest.mark.parametrize("taken", ["before", "after"])
+@pytest.mark.parametrize("step", [0, 3])
+def test_reattach_after_the_end(run: Path, taken: str, step: int) -> None:
+    """A finished run goes on, and nothing says how it ended before; a server would show that for good."""
     logger = TensorBoardLogger(run)
     logger.log_params({"lr": 0.1})
-    logger.log_metrics({"loss": 1.0}, step=3)
-    state = logger.logger_state()
+    logger.log_metrics({"loss": 1.0}, step=step)
+    states = [logger.logger_state()]
     logger.finish("error")
-    logger.reattach(state)
-    assert Files(run).status() == "STATUS_RUNNING"
+    states.append(logger.logger_state())
+    logger.reattach(states[taken == "after"])
+    assert Files(run).status() == "STATUS_UNKNOWN"
     assert Files(run).params() == {"lr": 0.1}
     logger.log_metrics({"loss": 2.0}, step=4)
     logger.finish("completed")
     assert Files(run).status() == "STATUS_SUCCESS"
-    assert Files(run).scalars("train/loss") == [(3, 1.0), (4, 2.0)]
+    assert Files(run).scalars("train/loss") == [(step, 1.0), (4, 2.0)]
+
+
+def test_an_end_that_cannot_be_hidden_is_covered(run: Path) -> None:
+    """Where an older file may still say how the run ended, the first file says that it is running."""
+    logger = TensorBoardLogger(run)
+    logger.log_metrics({"loss": 1.0}, step=3)
+    state = logger.logger_state()
+    logger.finish("error")
+    file = newest(run)
+    harmed = bytearray(file.read_bytes())
+    harmed[harmed.index(b"train/loss") + 12] ^= 1
+    file.write_bytes(harmed)
+    logger = again(state, run)
+    assert Files(run).status() == "STATUS_RUNNING"
+    logger.log_metrics({"loss": 2.0}, step=4)
+    logger.finish("completed")
+    assert Files(run).status() == "STATUS_SUCCESS"
+
+    after = TensorBoardLogger(run, if_exists="append")
+    after.log_params({"lr": 0.1})
+    assert Files(run).status() == "STATUS_RUNNING"
 
 
 def test_params_and_tags_go_on_adding_up(run: Path) -> None:
@@ -965,3 +998,69 @@ def test_a_run_that_cannot_begin_can_begin_later(run: Path) -> None:
     run.unlink()
     logger.log_metrics({"loss": 0.0}, step=0)
     assert Files(run).scalars("train/loss") == [(0, 0.0)]
+
+
+# --- charts of several contexts ---------------------------------------------------------------------------
+
+
+def charts(run: Path) -> list[list[str]]:
+    """Return the titles of each layout that is in the files, oldest first."""
+    files = Accumulator(run)
+    layouts = [Layout.FromString(text) for text in files.strings(CONFIG_SUMMARY_TAG)]
+    return [[chart.title for category in layout.category for chart in category.chart] for layout in layouts]
+
+
+class Accumulator(Files):
+    """A run directory, with what is in a tensor whatever it is."""
+
+    def strings(self, tag: str) -> list[bytes]:
+        return [e.tensor_proto.string_val[0] for e in self._read.Tensors(tag)] if self.has(tag) else []
+
+    def has(self, tag: str) -> bool:
+        return tag in self._read.Tags()["tensors"]
+
+
+def test_the_layout_is_written_when_a_name_joins(run: Path) -> None:
+    """Once per news, whatever the number of lines; a resumed run has the charts that it had, and no more."""
+    logger = TensorBoardLogger(run)
+    for step in range(20):
+        logger.log_metrics({"loss": 1.0, "lr": 0.1}, step=step, epoch=0)
+        if step % 5 == 4:
+            logger.log_metrics({"loss": 2.0, **({"acc": 1.0} if step > 9 else {})}, step=step, epoch=0, context="test")
+    assert charts(run) == [["loss"]]
+    logger.log_metrics({"acc": 0.5}, step=20)
+    assert charts(run) == [["loss"], ["loss", "acc"]]
+    state = logger.logger_state()
+    logger.log_metrics({"lr": 0.5}, step=21, context="test")
+    assert charts(run)[-1] == ["loss", "acc", "lr"]
+    resumed = again(state, run)
+    assert charts(run)[-1] == ["loss", "acc"]
+    resumed.log_metrics({"loss": 1.0, "new": 1.0}, step=21)
+    assert charts(run)[-1] == ["loss", "acc"]
+    resumed.log_metrics({"loss": 1.0, "new": 1.0}, step=21, context="validate/day")
+    assert charts(run)[-1] == ["loss", "acc", "new"]
+    assert Files(run).scalars("train/loss") == [(step, 1.0) for step in [*range(20), 21]]
+
+
+def test_charts_survive_the_loss_of_the_old_file(run: Path) -> None:
+    """The resumed run says what it was told."""
+    logger = TensorBoardLogger(run)
+    for context in ("train", "validate"):
+        logger.log_metrics({"loss": 1.0}, step=1, context=context)
+    state = logger.logger_state()
+    newest(run).unlink()
+    again(state, run).log_metrics({"loss": 2.0}, step=2)
+    assert charts(run) == [["loss"]]
+
+
+def test_a_layout_that_the_disk_refused_is_written_with_the_next_line(run: Path) -> None:
+    """The line that brought it is not written either, so it can be logged again."""
+    logger = TensorBoardLogger(run)
+    logger.log_metrics({"loss": 1.0}, step=1)
+    size = newest(run).stat().st_size
+    with largest_file(size), pytest.raises(OSError, match="File too large"):
+        logger.log_metrics({"loss": 2.0}, step=1, context="validate")
+    assert Files(run).tags() == ["train/loss"]
+    logger.log_metrics({"loss": 2.0}, step=1, context="validate")
+    assert charts(run) == [["loss"]]
+    assert Files(run).scalars("validate/loss") == [(1, 2.0)]

@@ -231,7 +231,7 @@ def test_hparams_are_one_row_per_run(server: Server) -> None:
     assert rows["deep/complete"][0] == {"lr": 0.9}
     assert rows["deep/complete"][2] == "STATUS_UNKNOWN"
     assert rows["resumed"][2] == "STATUS_SUCCESS"
-    assert rows["second"][2] == "STATUS_RUNNING"
+    assert rows["second"][2] == "STATUS_UNKNOWN"
     assert rows["late"][2] == "STATUS_FAILURE"
 
 
