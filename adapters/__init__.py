@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adapters.backends.mlflow import MLflowLogger as MLflowLogger
+    from adapters.backends.summary_writer import SummaryWriterLogger as SummaryWriterLogger
     from adapters.backends.tensorboard import TensorBoardLogger as TensorBoardLogger
     from adapters.backends.trackio import TrackioLogger as TrackioLogger
     from adapters.backends.wandb import WandbLogger as WandbLogger
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "MLflowLogger": "adapters.backends.mlflow",
+    "SummaryWriterLogger": "adapters.backends.summary_writer",
     "TeeLogger": "adapters.fanout",
     "TensorBoardLogger": "adapters.backends.tensorboard",
     "TrackioLogger": "adapters.backends.trackio",
     "WandbLogger": "adapters.backends.wandb",
 }
 
-__all__ = ["MLflowLogger", "TeeLogger", "TensorBoardLogger", "TrackioLogger", "WandbLogger"]
+__all__ = ["MLflowLogger", "SummaryWriterLogger", "TeeLogger", "TensorBoardLogger", "TrackioLogger", "WandbLogger"]
 
 
 def __getattr__(name: str) -> Any:

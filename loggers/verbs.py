@@ -8,6 +8,11 @@ and three things that a method cannot do:
   dropped unnoticed; only ``logger_state``, ``run_id`` and ``run_url`` carry no data and are ``None``;
 - a type that somebody else owns can be given verbs with :func:`register_verbs`.
 
+A package may also offer verbs for a type, without being imported before it is needed: as an entry point in
+the group ``loggers.backends`` whose name is ``module.Class`` and which, called, returns what
+``register_verbs`` takes. What was registered wins over what is offered, and what a tracker's own package
+offers over what ours does.
+
 Which function serves a verb of an object: its own methods alone, if it has all six that carry data,
 since then it was written for this contract. Otherwise what was registered for its type or the nearest
 base, then a method of that name. Registered verbs go first there because a tracker's object may have a
@@ -17,6 +22,7 @@ method called ``finish`` that means something else.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -28,7 +34,12 @@ from loggers.errors import MissingVerbError, VerbSignatureError
 _REQUIRED: Final = tuple(verb for verb in VERBS if verb not in (*OPTIONAL_VERBS, "reattach"))
 _REGISTRABLE: Final = (*VERBS, "backend", "logger_info")
 
+_OFFERS: Final = "loggers.backends"
+_OURS: Final = "plattli-loggers"
+
 _registered: dict[type, dict[str, Callable[..., Any]]] = {}
+#: The types for which offers have been looked up.
+_asked: set[type] = set()
 
 
 def register_verbs(cls: type, **functions: Callable[..., Any]) -> None:
@@ -221,6 +232,8 @@ def _ask(lgr: Any, verb: str, default: Any) -> Any:
 
 
 def _find(lgr: Any, verb: str) -> Callable[..., Any] | None:
+    if type(lgr) not in _asked:
+        _accept_offers(lgr)
     if _registered:
         function = _find_registered(lgr, verb)
         if function is not None:
@@ -229,12 +242,27 @@ def _find(lgr: Any, verb: str) -> Callable[..., Any] | None:
     return method if callable(method) else None
 
 
+def _accept_offers(lgr: Any) -> None:
+    """Register the verbs that packages offer for the type of an object that was not written as a logger."""
+    if not _is_logger(lgr):
+        offers = importlib.metadata.entry_points(group=_OFFERS)
+        for cls in type(lgr).__mro__:
+            found = [offer for offer in offers if offer.name == _name(cls)]
+            if found and cls not in _registered:
+                found.sort(key=lambda offer: offer.dist is not None and offer.dist.name == _OURS)
+                register_verbs(cls, **found[0].load()())
+    _asked.add(type(lgr))
+
+
+def _is_logger(lgr: Any) -> bool:
+    return all(callable(getattr(lgr, name, None)) for name in _REQUIRED)
+
+
 def _find_registered(lgr: Any, verb: str) -> Callable[..., Any] | None:
     for cls in type(lgr).__mro__:
         function = _registered.get(cls, {}).get(verb)
         if function is not None:
-            own = all(callable(getattr(lgr, name, None)) for name in _REQUIRED)
-            return None if own else functools.partial(function, lgr)
+            return None if _is_logger(lgr) else functools.partial(function, lgr)
     return None
 
 

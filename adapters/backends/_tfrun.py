@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
 
 from adapters.backends import _charts, _markdown, _tfevents, _tfproto
 from adapters.backends._picture import Picture
@@ -22,6 +22,16 @@ _STATUS: Final = {
 }
 
 
+class EventSink(Protocol):
+    """Where a run's events go; :class:`~adapters.backends._tfevents.EventWriter` has the words."""
+
+    def write(self, event: bytes) -> tuple[int, int]: ...
+
+    def spans(self, since: tuple[int, int]) -> list[tuple[str, int, int]]: ...
+
+    def close(self) -> None: ...
+
+
 class Run:
     """The files of a run directory. Not safe to call from two threads at once.
 
@@ -34,7 +44,7 @@ class Run:
     """
 
     def __init__(
-        self, logdir: str, writer: _tfevents.EventWriter, state: RunState, *, ended: bool, who: str
+        self, logdir: str, writer: EventSink, state: RunState, *, ended: bool, who: str
     ) -> None:
         self.writer = writer
         #: The highest step so far, -1 before the first.
@@ -214,5 +224,9 @@ class Run:
         values = [_tfproto.session_start_value(self._params, self._started)]
         if status is not None or self._ended:
             values.append(_tfproto.session_end_value(status or _tfproto.RUNNING, now))
+        self._write_first(values)
+
+    def _write_first(self, values: Sequence[bytes]) -> None:
+        now = time.time()
         events = [_tfproto.summary_event(value, 0, now) for value in values]
         _tfevents.replace_first_file(self._logdir, "hparams", events, who=self._who)

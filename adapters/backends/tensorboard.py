@@ -92,8 +92,8 @@ class TensorBoardLogger:
     ) -> None:
         if hasattr(logdir, "add_scalar"):
             raise LoggerError(
-                f"{_WHO} opens a directory of its own, got a {type(logdir).__name__}: hand the writer itself to the "
-                "driver or the tee, they take it as a logger; or pass a directory that nobody else writes"
+                f"{_WHO} writes a directory of its own, got a {type(logdir).__name__}: hand the writer itself to the "
+                "driver or the tee, they take it as a logger, or use SummaryWriterLogger(writer)"
             )
         if if_exists not in ("refuse", "append", "replace"):
             raise LoggerError(f"if_exists must be 'refuse', 'append' or 'replace', got {if_exists!r}")

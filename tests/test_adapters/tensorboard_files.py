@@ -26,7 +26,7 @@ class Files:
     """A run directory as TensorBoard's accumulator reads it."""
 
     def __init__(self, directory: Path) -> None:
-        sizes = {"scalars": 0, "tensors": 0, "images": 0}
+        sizes = {"scalars": 0, "tensors": 0, "images": 0, "histograms": 0}
         self._read = EventAccumulator(str(directory), size_guidance=sizes)
         self._read.Reload()
 
@@ -49,6 +49,10 @@ class Files:
     def images(self, tag: str) -> list[Any]:
         """Return the pictures, with step, width, height and encoded_image_string."""
         return list(self._read.Images(tag))
+
+    def histograms(self, tag: str) -> list[Any]:
+        """Return the histograms, with step and histogram_value."""
+        return list(self._read.Histograms(tag))
 
     def params(self) -> dict[str, Any]:
         """Return what the HParams table gets."""
@@ -116,6 +120,30 @@ class Server:
             (image["step"], self.fetch(f"/data/plugin/images/individualImage?{image['query']}"))
             for image in found
         ]
+
+    def histograms(self, run: str, tag: str) -> list[tuple[int, float]]:
+        """Return step and number of values of each histogram."""
+        found = self.get("/data/plugin/histograms/histograms", run=run, tag=tag)
+        return [(step, sum(bucket[2] for bucket in buckets)) for _, step, buckets in found]
+
+    def charts(self, run: str) -> dict[str, dict[str, list[tuple[int, Any]]]]:
+        """Return chart -> tag -> points of a run, as the Custom Scalars tab draws it."""
+        layout = self.get("/data/plugin/custom_scalars/layout")
+        found: dict[str, dict[str, list[tuple[int, Any]]]] = {}
+        for category in layout.get("category", ()):
+            for chart in category["chart"]:
+                curves = found.setdefault(chart["title"], {})
+                for pattern in chart["multiline"]["tag"]:
+                    reply = self.get("/data/plugin/custom_scalars/scalars", run=run, tag=pattern)
+                    assert reply["regex_valid"]
+                    for tag, points in reply["tag_to_events"].items():
+                        curves[tag] = [(step, value) for _, step, value in points]
+        return found
+
+    def chart_titles(self) -> list[str]:
+        """Return the titles of all charts of the Custom Scalars tab, as often as they are there."""
+        layout = self.get("/data/plugin/custom_scalars/layout")
+        return [chart["title"] for category in layout.get("category", ()) for chart in category["chart"]]
 
     def hparams(self) -> dict[str, tuple[dict[str, Any], dict[str, float], str]]:
         """Return params, last metrics and status of each row of the HParams table."""
