@@ -28,7 +28,8 @@ class SummaryWriterLogger(TensorBoardLogger):
 
     What becomes of each verb is what :class:`~adapters.backends.tensorboard.TensorBoardLogger` makes of it,
     handed to the writer as events, so in its order and its file; only the row of the HParams table has a small
-    file of its own beside it. ``finish`` flushes the writer and does not close it: it is not ours.
+    file of its own beside it. ``finish`` flushes the writer and does not close it: it is not ours. Events wait in
+    the writer's queue; with tensorboardX, whose ``flush`` does not wait for that, until its owner closes it.
 
     There is no state to reattach: where a resumed run goes is the writer's to say, and so is what is cut, with
     ``SummaryWriter(log_dir, purge_step=step + 1)``.

@@ -293,3 +293,48 @@ def test_check_logger_sees_registered_verbs(registry):
     loggers.register_verbs(Tracker, **{verb: getattr(Recorder, verb) for verb in REQUIRED})
 
     loggers.check_logger(tracker)
+
+
+def offer(site, package, cls, words):
+    """Install a package that offers verbs for a class."""
+    source = f"def verbs():\n    return {{'run_id': lambda lgr: {words!r}, 'finish': lambda lgr, status: {words!r}}}\n"
+    (site / f"{package.replace('-', '_')}_offer.py").write_text(source)
+    info = site / f"{package.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    target = f"{package.replace('-', '_')}_offer:verbs"
+    (info / "entry_points.txt").write_text(f"[loggers.backends]\n{cls.__module__}.{cls.__qualname__} = {target}\n")
+
+
+class Foreign:
+    """Somebody else's, with a method that means something else than our verb."""
+
+    def finish(self, status):
+        raise AssertionError
+
+
+def test_a_package_offers_verbs_by_entry_point(tmp_path, monkeypatch):
+    """They go before the object's own methods, and to derived classes too; the tracker's own package goes first."""
+
+    class Derived(Foreign):
+        pass
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(verbs, "_registered", {})
+    monkeypatch.setattr(verbs, "_asked", set())
+    assert loggers.run_id(Foreign()) is None
+
+    offer(tmp_path, "plattli-loggers", Foreign, "ours")
+    monkeypatch.setattr(verbs, "_asked", set())
+    assert loggers.run_id(Derived()) == "ours"
+    loggers.finish(Derived(), "completed")
+
+    offer(tmp_path, "their-package", Foreign, "theirs")
+    monkeypatch.setattr(verbs, "_registered", {})
+    monkeypatch.setattr(verbs, "_asked", set())
+    assert loggers.run_id(Foreign()) == "theirs"
+
+    monkeypatch.setattr(verbs, "_asked", set())
+    monkeypatch.setattr(verbs, "_registered", {})
+    verbs.register_verbs(Foreign, run_id=lambda lgr: "the program's")
+    assert loggers.run_id(Foreign()) == "the program's"
