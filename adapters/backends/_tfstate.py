@@ -92,16 +92,16 @@ class RunState:
         return [_tfproto.start_event(max(self.step, 0), wall_time), *kept]
 
     def hide_rest(self, names: Iterable[str], who: str) -> bool:
-        """Hide what :meth:`restart` cannot make readers drop: texts, and lines of contexts behind the newest.
+        """Hide what was written after this state: readers do not drop it, or not all of them, or not at once.
 
-        TensorBoard's accumulator does not drop texts where it drops scalars and pictures, and no reader
-        drops what has step 0, as params do. So old texts have to go, or they would be there twice. To
-        leave the new ones out is no way: the servers do drop the old ones.
+        TensorBoard's fast reader does not know :meth:`restart`. It drops a tag's points when older steps are
+        written again, so those of a tag that is not written again would stay for good. The accumulator does
+        not drop texts where it drops scalars and pictures, and no reader drops what has step 0, as params do,
+        or what lies behind the newest context: a validation at step 7 that came after this state, if training
+        was at step 10 by then and the state's last validation is that of step 4. Nor has the run ended any
+        more.
 
-        Readers drop by step alone. So a validation at step 7 that came after this state would stay if
-        training was at step 10 by then, though the state's last validation is that of step 4.
-
-        And the run has not ended any more, which is a text, too.
+        Texts of the last step are in the new file, so their old ones go, too.
 
         Args:
             names: the files from before that one.
@@ -144,10 +144,10 @@ class RunState:
     def _is_kept_text(self, event: bytes) -> bool:
         return (self._is_kept(event) and _tfproto.holds_text(event)) or _tfproto.holds_end(event)
 
-    def _is_rest(self, event: bytes) -> bool:
+    @staticmethod
+    def _is_rest(event: bytes) -> bool:
         """Return whether to hide an event that was written after this state."""
-        step = _tfproto.summary_step(event, default=-1)
-        return 0 <= step < self.step or _tfproto.holds_text(event)
+        return _tfproto.summary_step(event, default=-1) >= 0
 
     def last_step(self, tag: str, default: int) -> int:
         """Return the step up to which the run in this state has what is called ``tag``.
@@ -180,10 +180,10 @@ class _LaterFile:
         if _tfproto.start_step(event, default=-1) >= max(state.step, 0):
             self._unknown = -1
         step = _tfproto.summary_step(event, default=-1)
-        if step < 0:
-            return False
+        if step < 0 or step > state.step:
+            return step > state.step
         text = _tfproto.holds_text(event)
-        if step >= max(state.step, 0) or (text and step == 0):
+        if step == state.step or (text and step == 0):
             return text
         tag = _tfproto.first_tag(event)
         return tag is not None and step > state.last_step(tag, self._unknown)

@@ -9,9 +9,9 @@
 A row of metrics is one record and one ``write``. Nothing is queued, and what a verb wrote survives
 ``kill -9``. TensorBoard itself is not needed for writing, only for looking.
 
-On resume the texts that an earlier process wrote after the cut are hidden in its files, one byte of each
-record changed in place. It has to be so: TensorBoard's servers drop such texts with the scalars, so the
-new process has to write them again, and ``EventAccumulator`` never drops them, so it would show them twice.
+On resume what an earlier process wrote after the cut is hidden in its files, one byte of each record changed
+in place, and its checksum. It has to be so: TensorBoard has a word for the cut, and each of its readers heeds
+it for some kinds of data only, so points would stay that are gone, and texts would be there twice.
 """
 
 from __future__ import annotations
@@ -304,13 +304,11 @@ class TensorBoardLogger:
     def reattach(self, state: Any) -> None:
         """Go on with the run in a new event file, cut back to where ``state`` was taken.
 
-        The new file begins with the record by which TensorBoard drops everything from the state's last
-        step on, followed by what had been written of that step when the state was taken. TensorBoard's
-        fast reader does not know this record: it drops a tag's newer points when the tag is written
-        again, and shows them until then. The old files stay as they are, but for the texts in them that
-        are gone or are in the new file: these are hidden. A server that is running already has seen
-        them; it drops those of later steps when they are written again, and params and tags when it is
-        started anew. An old file that cannot be written is said in a warning.
+        What was written after the state is hidden in the old files, in every context. The new file begins with
+        the record by which TensorBoard drops everything from the state's last step on, followed by what had
+        been written of that step when the state was taken. A server that is running already has seen the
+        lines; it drops those of a tag when later ones are written, and params when it is started anew. An old
+        file that cannot be written is said in a warning.
 
         Args:
             state: what :meth:`logger_state` returned, here or in another process.

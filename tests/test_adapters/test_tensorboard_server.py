@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from tensorboardX import SummaryWriter
 
+import loggers
 from adapters.backends.tensorboard import TensorBoardLogger
+from loggers.contract import JSON
 from tests.test_adapters.tensorboard_files import Files, Server, poll, serve
 
 FAST = {"fast": True, "python": False}
+RUNS = [
+    *("after", "before", "complete", "deep/complete", "late", "resumed", "second", "slow", "texts", "texts differ"),
+    "writer",
+]
 
 
 def train(logger: TensorBoardLogger, steps: range, factor: float = 1.0) -> None:
@@ -121,6 +131,99 @@ def write_late(run: Path) -> None:
     logger.finish("interrupted")
 
 
+def write_before(run: Path) -> dict[str, JSON]:
+    """Write all kinds of things, some behind the lines' step; return the state from before the crash."""
+    logger = TensorBoardLogger(run)
+    logger.log_params({"lr": 0.1})
+    train(logger, range(20))
+    logger.log_metrics({"loss": 19.0}, step=19, context="validate")
+    log_asides(logger, 10)
+    state: dict[str, JSON] = logger.logger_state()
+    train(logger, range(20, 30))
+    logger.log_metrics({"loss": 29.0, "gone": 1.0}, step=29, context="validate")
+    logger.log_metrics({"gone": 1.0}, step=29)
+    log_asides(logger, 25)
+    return state
+
+
+def log_asides(logger: TensorBoardLogger, step: int) -> None:
+    """Log everything that is no line: nothing of it may cost a point of a line."""
+    logger.log_params({f"late{step}": True})
+    logger.log_tags([f"tag{step}"])
+    logger.log_other("report", f"at {step}")
+    logger.log_confusion([[step, 1], [2, 7]], ["yes", "no"], step=step, context="validate")
+    writer = logger.backend()
+    writer.add_histogram("weights", np.arange(step), step)
+    writer.add_image("sample", np.full((3, 4, 5), step, np.uint8), step)
+    writer.add_text("words", f"*{step}*", step)
+    writer.add_scalar("mine", step, step)
+
+
+def write_after(run: Path, state: dict[str, JSON]) -> None:
+    """Go on from the state to the end, with a metric that joins the charts."""
+    logger = TensorBoardLogger(run)
+    logger.reattach(state)
+    train(logger, range(20, 25), factor=10.0)
+    logger.log_metrics({"loss": 24.0, "acc": 0.5}, step=24, context="validate")
+    log_asides(logger, 23)
+    logger.finish("completed")
+
+
+def shown(server: Server, run: str) -> dict[str, Any]:
+    """Return what a server shows of a run that :func:`write_before` has begun, but for its charts."""
+    _, metrics, status = server.hparams()[run]
+    return {
+        "train/loss": server.scalars(run, "train/loss"),
+        "validate/loss": server.scalars(run, "validate/loss"),
+        "last": metrics["train/loss"],
+        "status": status,
+        "params": set(re.findall("<code>(late.*?)</code>", server.texts(run, "params")[-1][1])),
+        "tags": set(re.findall("<code>(tag.*?)</code>", server.texts(run, "tags")[-1][1])),
+        "report": [text for _, text in server.texts(run, "other/report")],
+        "words": server.texts(run, "words"),
+        "mine": server.scalars(run, "mine"),
+        "weights": server.histograms(run, "weights"),
+        "tables": [step for step, _ in server.texts(run, "validate/confusion/table")],
+        "pictures": [step for step, _ in server.images(run, "validate/confusion")],
+        "samples": [step for step, _ in server.images(run, "sample")],
+    }
+
+
+def expected(losses: list[float], validated: list[int], asides: list[int], status: str) -> dict[str, Any]:
+    """Return what :func:`shown` has to be, given the values of the lines and the steps of the others."""
+    return {
+        "train/loss": list(enumerate(losses)),
+        "validate/loss": [(step, float(step)) for step in validated],
+        "last": losses[-1],
+        "status": f"STATUS_{status}",
+        "params": {f"late{step}" for step in asides},
+        "tags": {f"tag{step}" for step in asides},
+        "report": [f"<p>at {step}</p>" for step in asides],
+        "words": [(step, f"<p><em>{step}</em></p>") for step in asides],
+        "mine": [(step, float(step)) for step in asides],
+        "weights": [(step, float(step)) for step in asides],
+        **dict.fromkeys(("tables", "pictures", "samples"), asides),
+    }
+
+
+BEFORE = expected([float(step) for step in range(30)], [19, 29], [10, 25], "UNKNOWN")
+AFTER = expected(
+    [*map(float, range(20)), *(10.0 * step for step in range(20, 25))], [19, 24], [10, 23], "SUCCESS"
+)
+
+
+def write_through_a_writer(run: Path) -> None:
+    """Write a run through a SummaryWriter that its owner uses as well."""
+    with contextlib.closing(SummaryWriter(str(run))) as writer:
+        loggers.log_params(writer, {"lr": 0.4})
+        for step in range(5):
+            loggers.log_metrics(writer, {"loss": float(step)}, step=step)
+            writer.add_scalar("mine", 2.0, step)
+        loggers.log_metrics(writer, {"loss": 4.0}, step=4, context="validate")
+        loggers.log_confusion(writer, [[5, 1], [2, 7]], ["yes", "no"], context="validate")
+        loggers.finish(writer, "completed")
+
+
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with all the runs."""
@@ -133,6 +236,9 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_texts(root / "texts")
     write_texts(root / "texts differ", note=" again")
     TensorBoardLogger(root / "deep" / "complete").log_params({"lr": 0.9})
+    write_through_a_writer(root / "writer")
+    write_before(root / "before")
+    write_after(root / "after", write_before(root / "after"))
     return root
 
 
@@ -148,7 +254,7 @@ def server(
 
 def test_there_is_one_run_per_directory(server: Server) -> None:
     """Neither hparams nor a resume makes a run of its own."""
-    assert server.runs() == ["complete", "deep/complete", "late", "resumed", "second", "slow", "texts", "texts differ"]
+    assert server.runs() == RUNS
 
 
 def test_scalars_are_the_float32_of_what_was_logged(server: Server) -> None:
@@ -223,7 +329,7 @@ def test_a_confusion_matrix_is_a_picture(server: Server) -> None:
 def test_hparams_are_one_row_per_run(server: Server) -> None:
     """A row has all params, the last metrics, and how the run ended; equal names stay two rows."""
     rows = server.hparams()
-    assert sorted(rows) == ["complete", "deep/complete", "late", "resumed", "second", "slow", "texts", "texts differ"]
+    assert sorted(rows) == RUNS
     params, metrics, status = rows["complete"]
     assert params == {"lr": 0.1, "opt": "a|b", "amp": False, "layers": "[64, 10]", "late": "yes"}
     assert metrics["train/loss"] == 9.0
@@ -241,25 +347,47 @@ def test_a_late_value_costs_no_newer_point(server: Server) -> None:
     assert server.scalars("late", "train/extra") == [(3, 1.0)]
 
 
+def test_everything_is_there_before_and_after_a_resume(server: Server) -> None:
+    """Lines, texts, pictures, histograms, the row of params and the charts; nothing costs another its points."""
+    assert shown(server, "before") == BEFORE
+    assert shown(server, "after") == AFTER
+    assert server.charts("before")["gone"].keys() == {"train/gone", "validate/gone"}
+    assert server.charts("after")["gone"] == {}
+    assert server.charts("after")["acc"] == {
+        tag: server.scalars("after", tag) for tag in ("train/acc", "validate/acc")
+    }
+
+
+def test_equal_charts_of_several_runs_are_one(server: Server) -> None:
+    """Though one of the runs has more contexts, and each has written a layout of its own."""
+    titles = server.chart_titles()
+    assert titles.count("loss") == 1
+    assert sorted(titles) == ["acc", "gone", "loss"]
+    assert server.charts("slow")["loss"].keys() == {"train/loss", "validate/loss"}
+
+
+def test_a_writer_of_ones_own_makes_the_same_run(server: Server) -> None:
+    """With what its owner has written beside the lines."""
+    assert server.scalars("writer", "train/loss") == [(step, float(step)) for step in range(5)]
+    assert server.scalars("writer", "mine") == [(step, 2.0) for step in range(5)]
+    assert server.charts("writer")["loss"].keys() == {"train/loss", "validate/loss"}
+    assert [step for step, _ in server.images("writer", "validate/confusion")] == [4]
+    params, metrics, status = server.hparams()["writer"]
+    assert (params, metrics["validate/loss"], status) == ({"lr": 0.4}, 4.0, "STATUS_SUCCESS")
+
+
 @pytest.mark.parametrize("fast", FAST.values(), ids=FAST)
 def test_a_running_server_follows(tmp_path: Path, fast: bool) -> None:
-    """Lines, a resume in a new file, and the status arrive at a server that was there first."""
+    """Everything arrives at a server that was there first, a resume in a new file included; it stays one run."""
     run = tmp_path / "logdir" / "run"
-    logger = TensorBoardLogger(run)
-    logger.log_params({"lr": 0.1})
-    train(logger, range(3))
-    state = logger.logger_state()
-    train(logger, range(3, 6))
+    state = write_before(run)
     with serve(run.parent, tmp_path / "log", fast=fast) as server:
-        poll(lambda: len(server.scalars("run", "train/loss")) == 6)
-        assert server.hparams()["run"][2] == "STATUS_UNKNOWN"
-        again = TensorBoardLogger(run)
-        again.reattach(state)
-        train(again, range(3, 5), factor=10.0)
-        expected = [(0, 0.0), (1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
-        poll(lambda: server.scalars("run", "train/loss") == expected)
-        again.finish("completed")
-        poll(lambda: server.hparams()["run"][2] == "STATUS_SUCCESS")
+        poll(lambda: shown(server, "run") == BEFORE)
+        assert server.chart_titles() == ["loss", "gone"]
+        write_after(run, state)
+        poll(lambda: shown(server, "run") == AFTER)
+        assert server.chart_titles() == ["loss", "acc"]
+        assert server.runs() == ["run"]
 
 
 def test_the_accumulator_reads_the_same(logdir: Path) -> None:
