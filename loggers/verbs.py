@@ -22,7 +22,6 @@ method called ``finish`` that means something else.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -245,7 +244,10 @@ def _find(lgr: Any, verb: str) -> Callable[..., Any] | None:
 def _accept_offers(lgr: Any) -> None:
     """Register the verbs that packages offer for the type of an object that was not written as a logger."""
     if not _is_logger(lgr):
-        offers = importlib.metadata.entry_points(group=_OFFERS)
+        # most programs never come here, and it takes a tenth of what importing loggers does
+        from importlib.metadata import entry_points  # noqa: PLC0415
+
+        offers = entry_points(group=_OFFERS)
         for cls in type(lgr).__mro__:
             found = [offer for offer in offers if offer.name == _name(cls)]
             if found and cls not in _registered:
