@@ -34,7 +34,7 @@ class SummaryWriterLogger(TensorBoardLogger):
     There is no state to reattach: where a resumed run goes is the writer's to say, and so is what is cut, with
     ``SummaryWriter(log_dir, purge_step=step + 1)``.
 
-    Each line costs the caller what the writer's queue costs, about ten times as much as a ``TensorBoardLogger``.
+    Each line costs the caller what the writer's queue costs, ten to twenty times as much as a ``TensorBoardLogger``.
     The logger cannot be pickled, because the writer cannot. After ``fork`` the child's copy does nothing.
 
     Args:
