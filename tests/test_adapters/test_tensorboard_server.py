@@ -207,9 +207,7 @@ def expected(losses: list[float], validated: list[int], asides: list[int], statu
 
 
 BEFORE = expected([float(step) for step in range(30)], [19, 29], [10, 25], "UNKNOWN")
-AFTER = expected(
-    [*map(float, range(20)), *(10.0 * step for step in range(20, 25))], [19, 24], [10, 23], "SUCCESS"
-)
+AFTER = expected([*map(float, range(20)), *(10.0 * step for step in range(20, 25))], [19, 24], [10, 23], "SUCCESS")
 
 
 def write_through_a_writer(run: Path) -> None:
@@ -351,6 +349,7 @@ def test_everything_is_there_before_and_after_a_resume(server: Server) -> None:
     """Lines, texts, pictures, histograms, the row of params and the charts; nothing costs another its points."""
     assert shown(server, "before") == BEFORE
     assert shown(server, "after") == AFTER
+    assert server.hparams()["after"][0] == {"lr": 0.1, "late10": True, "late23": True}
     assert server.charts("before")["gone"].keys() == {"train/gone", "validate/gone"}
     assert server.charts("after")["gone"] == {}
     assert server.charts("after")["acc"] == {
