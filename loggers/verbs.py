@@ -250,9 +250,9 @@ def _accept_offers(lgr: Any) -> None:
         offers = entry_points(group=_OFFERS)
         for cls in type(lgr).__mro__:
             found = [offer for offer in offers if offer.name == _name(cls)]
-            if found and cls not in _registered:
+            if found:
                 found.sort(key=lambda offer: offer.dist is not None and offer.dist.name == _OURS)
-                register_verbs(cls, **found[0].load()())
+                register_verbs(cls, **{**found[0].load()(), **_registered.get(cls, {})})
     _asked.add(type(lgr))
 
 

@@ -53,7 +53,7 @@ class SummaryWriterLogger(TensorBoardLogger):
             )
         super().__init__(logdir)
         self._writer = writer
-        self._run = _WriterRun(writer, os.fspath(logdir))
+        self._run = _WriterRun(writer, self._logdir)
         self._pid = os.getpid()
 
     def __reduce__(self) -> NoReturn:

@@ -338,3 +338,4 @@ def test_a_package_offers_verbs_by_entry_point(tmp_path, monkeypatch):
     monkeypatch.setattr(verbs, "_registered", {})
     verbs.register_verbs(Foreign, run_id=lambda lgr: "the program's")
     assert loggers.run_id(Foreign()) == "the program's"
+    loggers.finish(Foreign(), "completed")
