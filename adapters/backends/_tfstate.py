@@ -124,7 +124,7 @@ class RunState:
             if name == cut:
                 _tfevents.hide(path, size, None, self._is_rest, who=who)
             elif name > cut:
-                _tfevents.hide(path, 0, None, _LaterFile(self), who=who)
+                _tfevents.hide(path, 0, None, _LaterFile(self, whole=whole), who=who)
         return whole
 
     def _last_step(self, who: str) -> list[bytes] | None:
@@ -168,10 +168,15 @@ class _LaterFile:
 
     That process may have resumed an even older state, and so have dropped what had led to this one. Then its
     own lines stand in, as far as this state reaches.
+
+    Args:
+        state: the state.
+        whole: whether the lines of its last step are written again.
     """
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, *, whole: bool) -> None:
         self._state = state
+        self._reach = max(state.step - whole, -1)  # the last step for which lines may stand in
         self._unknown = state.step  # what this state does not know may stand in, until we know that it does not
 
     def __call__(self, event: bytes) -> bool:
@@ -180,8 +185,8 @@ class _LaterFile:
         if _tfproto.start_step(event, default=-1) >= max(state.step, 0):
             self._unknown = -1
         step = _tfproto.summary_step(event, default=-1)
-        if step < 0 or step > state.step:
-            return step > state.step
+        if step < 0 or step > self._reach:
+            return step > self._reach
         text = _tfproto.holds_text(event)
         if step == state.step or (text and step == 0):
             return text
