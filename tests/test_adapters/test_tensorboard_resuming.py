@@ -5,6 +5,7 @@ There are ``PLATTLI_TENSORBOARD_RUNS`` runs, 20 unless the environment says othe
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import random
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from adapters import TensorBoardLogger
-from tests.test_adapters.tensorboard_files import Files, Server, serve
+from tests.test_adapters.tensorboard_files import Files, Server, poll, serve
 
 FAST = {"fast": True, "python": False}
 RUNS = int(os.environ.get("PLATTLI_TENSORBOARD_RUNS", "20"))
@@ -91,11 +92,20 @@ def server(request: pytest.FixtureRequest, stories: dict[Path, Story], tmp_path:
 def test_servers_show_what_is_left(server: Server, stories: dict[Path, Story]) -> None:
     """Every point that was kept, and no other."""
     for run, story in stories.items():
-        shown = {tag: dict(server.scalars(run.name, tag)) for tag in server.tags(run.name)}
-        assert shown == story.scalars, run
+        scalars: Points = {}
+        with contextlib.suppress(TimeoutError):  # a server says which runs there are before it has read them
+            poll(lambda run=run, story=story, found=scalars: read(server, run.name, found) == story.scalars, 10)
+        assert scalars == story.scalars, run
         for tag, texts in story.texts.items():
             html = {step: f"<p>{words}</p>" for step, words in texts.items()}
             assert dict(server.texts(run.name, tag)) == html, (run, tag)
+
+
+def read(server: Server, run: str, found: Points) -> Points:
+    """Put the points that a server shows into ``found``, and return it."""
+    found.clear()
+    found.update({tag: dict(server.scalars(run, tag)) for tag in server.tags(run)})
+    return found
 
 
 def test_the_accumulator_shows_what_is_left(stories: dict[Path, Story]) -> None:
