@@ -66,6 +66,8 @@ class TensorBoardLogger:
     counted in :meth:`logger_info`, and said once: TensorBoard's fast reader would take it for a
     restart and forget every newer point. The same step again replaces the point there.
 
+    A metric that is logged in two contexts gets a chart in the Custom Scalars tab, with all of them.
+
     Building the object does no work, so it can be pickled and sent to where it shall run. The first
     verb makes the directory. The pickle of a logger that has begun leads to its run and holds nothing
     of it. After ``fork`` the child's copy does nothing.
