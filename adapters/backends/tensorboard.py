@@ -80,7 +80,7 @@ class TensorBoardLogger:
             them, ``"replace"`` deletes these files.
 
     Raises:
-        LoggerError: ``if_exists`` is something else.
+        LoggerError: ``if_exists`` is something else, or ``logdir`` is a ``SummaryWriter``.
     """
 
     #: A few microseconds and a local file: the fan-out calls this logger in turn.
