@@ -64,7 +64,8 @@ class RunState:
                 tail=[(str(name), int(start), int(end)) for name, start, end in state["tail"]],
                 params=dict(state["params"]),
                 tags=dict(state["tags"]),
-                charts={str(name): [*map(str, contexts)] for name, contexts in state["charts"].items()},
+                # not in the checkpoints of versions before there were charts
+                charts={str(name): [*map(str, contexts)] for name, contexts in state.get("charts", {}).items()},
                 started=float(state["started"]),
             )
         except (TypeError, ValueError, KeyError, AttributeError) as error:

@@ -725,6 +725,17 @@ def test_reattach_to_the_time_before_the_first_step(run: Path) -> None:
     assert Files(run).params() == {"lr": 0.1}
 
 
+def test_the_state_of_an_earlier_version(run: Path) -> None:
+    """Checkpoints from before there were charts are taken, too."""
+    logger = TensorBoardLogger(run)
+    logger.log_metrics({"loss": 1.0}, step=0)
+    state = dict(logger.logger_state())
+    del state["charts"]
+    logger.log_metrics({"loss": 2.0}, step=1)
+    again(state, run).log_metrics({"loss": 3.0}, step=1)
+    assert Files(run).scalars("train/loss") == [(0, 1.0), (1, 3.0)]
+
+
 def test_reattach_any_number_of_times(run: Path) -> None:
     """Cut after cut, in the same object and in new ones, forth and back."""
     logger = TensorBoardLogger(run)
