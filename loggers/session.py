@@ -58,10 +58,12 @@ class TrainingSession:
             counts its step all the same; the other lines are not thinned.
         directory: the run's directory, for a logger that was built without a path (one with an
             ``adopt`` method).
+        epochs: whether the loop has epochs; without, lines and the record say ``None``.
 
     Attributes:
         step: optimizer steps done. 0 before the first, which is step 1.
         epoch: the running epoch. The first is 1.
+        epochs: whether lines carry the epoch.
         stopped: whether :meth:`stop` was called.
         dropped_nonfinite: ``<context>/<name>`` -> how many NaN or infinite values were left out of the
             train and validate lines. The first of each warns.
@@ -75,12 +77,14 @@ class TrainingSession:
         *,
         log_every_n_steps: int = 1,
         directory: str | os.PathLike[str] | None = None,
+        epochs: bool = True,
     ) -> None:
         if type(log_every_n_steps) is not int or log_every_n_steps < 1:
             raise StepError(f"log_every_n_steps must be a positive int, got {log_every_n_steps!r}")
         self.logger = logger
         self.step = 0
         self.epoch = 1
+        self.epochs = epochs
         self.stopped = False
         self.dropped_nonfinite: dict[str, int] = {}
         self._warned: set[str] = set()
@@ -98,29 +102,49 @@ class TrainingSession:
 
     # --- one line each ---------------------------------------------------------------------------------
 
-    def train(self, metrics: Mapping[str, Any], schedules: Mapping[str, Any] | None = None) -> None:
+    def train(
+        self, metrics: Mapping[str, Any], schedules: Mapping[str, Any] | None = None, *, step: int | None = None
+    ) -> None:
         """Count one optimizer step as done, and log its train line if it is one of every n.
 
         Args:
             metrics: name -> scalar. NaN and infinite values are left out and counted.
             schedules: name -> scalar, nested as one likes; logged as ``schedule/<path>``. Values that
                 are no real numbers are left out.
+            step: the step's own number, for a loop that counts and need not tell of every one.
+
+        Raises:
+            StepError: ``step`` is no non-negative integer; nothing was logged or counted.
         """
         self._check_running("train")
-        self.step += 1
+        self.step = self.step + 1 if step is None else check_step(step)
         if self.step % self._every:
             return
         self._log_finite("train", metrics, _scheduled(schedules) if schedules else {})
 
-    def validate(self, metrics: Mapping[str, Any]) -> None:
-        """Log the line of one validation pass at the current step. Leaves out what ``train`` does."""
+    def validate(self, metrics: Mapping[str, Any], *, step: int | None = None) -> None:
+        """Log the line of one validation pass at the current step. Leaves out what ``train`` does.
+
+        Args:
+            metrics: name -> scalar.
+            step: as in :meth:`train`; it is the current step from then on.
+        """
         self._check_running("validate")
+        if step is not None:
+            self.step = check_step(step)
         self._log_finite("validate", metrics)
 
     def data(self, metrics: Mapping[str, Any]) -> None:
         """Log the epoch's line about the host's data path, such as ``data_wait_frac`` (0 to 1)."""
         self._check_running("data")
         self._log("data", metrics)
+
+    def other(self, key: str, value: Any) -> None:
+        """Log a free-form value, such as a report, at the logger's current step."""
+        self._check_running("other")
+        self._announce()
+        with self._sigterm:
+            verbs.log_other(self.logger, key, value)
 
     def next_epoch(self) -> int:
         """End the running epoch and return the number of the next. Call it when an epoch is done."""
@@ -156,7 +180,7 @@ class TrainingSession:
         """
         return {
             "step": self.step,
-            "epoch": self.epoch,
+            "epoch": self.epoch if self.epochs else None,
             "logger": records.checkpoint_record(self.logger),
             "version": SESSION_VERSION,
         }
@@ -175,12 +199,14 @@ class TrainingSession:
         """
         if self._logged or self.step or self._phase == "over":
             raise SessionError(f"cannot resume at step {self.step}: resume once, before the first step")
-        self._prepare()
+        self.prepare()
         if record is not None:
-            step, epoch = _place(record)
+            step, epoch = _place(record, epochs=self.epochs)
             with self._sigterm:
                 records.resume(self.logger, record["logger"])
-            self.step, self.epoch = step, epoch
+            self.step = step
+            if epoch is not None:
+                self.epoch = epoch
             # a reattached logger has cut what it was told before
             self._announced = self._announced and record["logger"] is None
         self._announce()
@@ -191,7 +217,7 @@ class TrainingSession:
         """Check the logger, watch SIGTERM, log params and tags."""
         if self._phase != "new":
             raise SessionError("a session is entered once: build another one")
-        self._prepare()
+        self.prepare()
         self._phase = "running"
         try:
             self._sigterm.start()
@@ -216,7 +242,12 @@ class TrainingSession:
                 raise
         self._end(exc)
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Check the logger, and hand it the run's directory; entering the block does it otherwise.
+
+        Raises:
+            MissingVerbError, VerbSignatureError: the logger cannot be used to the end.
+        """
         if not self._ready:
             verbs.check_logger(self.logger)
             adopt = getattr(self.logger, "adopt", None)
@@ -271,7 +302,8 @@ class TrainingSession:
         self._announce()
         try:
             with self._sigterm:
-                verbs.log_metrics(self.logger, metrics, step=self.step, epoch=self.epoch, context=context)
+                epoch = self.epoch if self.epochs else None
+                verbs.log_metrics(self.logger, metrics, step=self.step, epoch=epoch, context=context)
         except RunExistsError:
             self._refused = not self._logged
             raise
@@ -303,13 +335,13 @@ class TrainingSession:
                 )
 
 
-def _place(record: Mapping[str, Any]) -> tuple[int, int]:
+def _place(record: Mapping[str, Any], *, epochs: bool) -> tuple[int, int | None]:
     records.check_version(record, "session record", ("step", "epoch", "logger"), SESSION_VERSION)
     try:
         step, epoch = check_step(record["step"]), check_epoch(record["epoch"])
     except LoggerError as error:
         raise RecordError(f"the session record is damaged: {error}") from None
-    if epoch is None:
+    if epoch is None and epochs:
         raise RecordError("the session record is damaged: its epoch is None")
     return step, epoch
 
