@@ -321,18 +321,22 @@ class TrainingSession:
         for name in dropped:
             key = f"{context}/{name}"
             self.dropped_nonfinite[key] = self.dropped_nonfinite.get(key, 0) + 1
-        if line or not dropped:
-            self._log(context, line)
-        for name in dropped:  # said last: where warnings are errors, the line is stored all the same
-            key = f"{context}/{name}"
-            if key not in self._warned:
-                self._warned.add(key)
-                warnings.warn(
-                    f"{key} is {values[name]} at step {self.step}: left out of the line, as are later "
-                    "NaN and infinite values; session.dropped_nonfinite counts them",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
+        try:
+            if line or not dropped:
+                self._log(context, line)
+        finally:  # said last: where warnings are errors, the line is stored all the same
+            for name in dropped:
+                self._warn_dropped(f"{context}/{name}", values[name])
+
+    def _warn_dropped(self, key: str, value: Any) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(
+                f"{key} is {value} at step {self.step}: left out of the line, as are later "
+                "NaN and infinite values; session.dropped_nonfinite counts them",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
 def _place(record: Mapping[str, Any], *, epochs: bool) -> tuple[int, int | None]:

@@ -63,7 +63,9 @@ def make_logger_hooks(
     ==========================  ====================================================================
 
     Nothing is written before the first step is done or a checkpoint is resumed, so a run that goes on is never taken
-    for a new one. NaN and infinite metrics are left out of the lines, with one warning per metric. So is what the
+    for a new one. With auto-resume, an attempt that died before its first checkpoint is begun again, as the same run.
+
+    NaN and infinite metrics are left out of the lines, with one warning per metric. So is what the
     logger cannot hold. Other ranks than 0 do nothing.
 
     Args:
@@ -220,6 +222,7 @@ class _Bridge:
             _interrupt(session)
         else:
             session.__exit__(None, None, None)
+            self._book.begin(self._step, session.checkpoint_record())
 
     def on_exception(self, exc: BaseException, ctx: Mapping[str, Any]) -> None:
         """Finish the run as failed, if it is known which run that is."""
@@ -250,9 +253,29 @@ class _Bridge:
                 f"{type(self._logger).__name__} could not be put back to the checkpoint, and logs nothing"
             )
         if not self._begun:
-            session.resume(None)  # raises if the logger holds another run
-            self._begin(session, ctx.get("step", 0))
+            step = ctx.get("step", 0)
+            if not self._retries(session, ctx, step):
+                session.resume(None)  # raises if the logger holds another run
+            self._begin(session, step)
         return session
+
+    def _retries(self, session: TrainingSession, ctx: Mapping[str, Any], step: int) -> bool:
+        """Put the logger back to the very beginning, if an attempt came to its end before its first checkpoint.
+
+        Auto-resume starts such a run over, so that one command serves for all attempts. A run that was completed, or
+        that ever had a checkpoint, has no record of its beginning any more, and is not touched.
+        """
+        if ctx.get("resume_mode") != "auto" or ctx.get("auto_resume_selected"):
+            return False
+        self._book.load()
+        record = self._book.at(step - 1)
+        if record is None:
+            return False
+        try:
+            session.resume(record)
+        except RecordError:  # of another run; what is in the logger's place is for the logger to say
+            return False
+        return True
 
     def _begin(self, session: TrainingSession, step: int) -> None:
         session.__enter__()

@@ -730,3 +730,41 @@ def test_another_thread_leaves_sigterm_alone():
 
     assert seen == [before]
     assert lgr.statuses == ["completed"]
+
+
+def test_a_loop_may_count_its_own_steps_and_have_no_epochs():
+    """The numbers are as it says, the record has them, and the next process goes on from it."""
+    logger = Recorder()
+    with TrainingSession(logger, epochs=False) as session:
+        session.train({"loss": 1.0}, step=0)
+        session.train({"loss": 0.5}, step=10)
+        session.validate({"loss": 0.25}, step=12)
+        session.other("report", "good")
+        record = json.loads(json.dumps(session.checkpoint_record()))
+        for step in (-1, 0.5, "7"):
+            with pytest.raises(StepError):
+                session.train({"loss": 1.0}, step=step)
+        assert session.step == 12
+    again = TrainingSession(Recorder(), epochs=False)
+    again.resume(record)
+
+    assert logger.calls == [
+        ("log_metrics", "train", None, 0, {"loss": 1.0}),
+        ("log_metrics", "train", None, 10, {"loss": 0.5}),
+        ("log_metrics", "validate", None, 12, {"loss": 0.25}),
+        ("log_other", "report", "good"),
+        ("finish", "completed"),
+    ]
+    assert (record["step"], record["epoch"], again.step) == (12, None, 12)
+    with pytest.raises(RecordError, match="epoch is None"):
+        TrainingSession(Recorder()).resume(record)
+
+
+def test_a_line_with_a_value_that_is_refused_still_tells_of_nan():
+    """Both are said: the one as an error, the other as a warning."""
+    with (
+        TrainingSession(JSONLogger("/dev/null")) as session,
+        pytest.warns(RuntimeWarning, match="train/bad is nan"),
+        pytest.raises(MetricValueError, match="model"),
+    ):
+        session.train({"loss": 1.0, "bad": math.nan, "model": object()})
