@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from loggers.contract import CONTEXTS, STATUSES, VERBS, Logger
+from loggers.csv_logger import CSVLogger
 from loggers.errors import (
     ConfusionError,
     LoggerError,
@@ -64,6 +65,7 @@ __all__ = [
     "CONTEXTS",
     "STATUSES",
     "VERBS",
+    "CSVLogger",
     "ConfusionError",
     "JSONLogger",
     "Logger",

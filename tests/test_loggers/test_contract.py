@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loggers import JSONLogger, PlattliLogger
+from loggers import CSVLogger, JSONLogger, PlattliLogger
 from loggers.testing import Call, LoggerContract, RecordingLogger, Stored, stored_by
 from plattli import Reader
 from plattli.rows import exists
@@ -58,6 +59,18 @@ class TestJSONLogger(LoggerContract):
 
     def stored(self, directory: Path) -> Stored:
         return json_run(directory / "metrics.jsonl")
+
+
+class TestCSVLogger(LoggerContract):
+    """Read with the standard library's reader, and JSON for what is no number or plain text."""
+
+    replaces = False
+
+    def build(self, directory: Path) -> CSVLogger:
+        return CSVLogger(directory / "metrics.csv")
+
+    def stored(self, directory: Path) -> Stored:
+        return csv_run(directory / "metrics.csv")
 
 
 class TestRecordingLogger(LoggerContract):
@@ -120,3 +133,27 @@ def json_run(path: Path) -> Stored:
         else:
             calls.append(Call(kind, (row["status"],), {}))
     return stored_by(calls)
+
+
+def csv_run(path: Path) -> Stored:
+    """Read a table, and the notes beside it."""
+    found = json_run(path.with_suffix(".notes.jsonl"))
+    if not path.exists():
+        return found
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file, strict=True):
+            assert None not in row
+            assert None not in row.values()
+            for name, text in row.items():
+                if text and name not in ("context", "step", "walltime"):
+                    metric = json.loads(name) if name.startswith('"') else name
+                    points = found.metrics.setdefault(f"{row['context']}/{metric}", [])
+                    points.append((int(row["step"]), _cell(text)))
+    return found
+
+
+def _cell(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return float(text) if text in ("nan", "inf", "-inf") else text
