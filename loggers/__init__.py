@@ -40,6 +40,7 @@ from loggers.json_logger import JSONLogger
 from loggers.ranks import rank, rank_zero
 from loggers.records import checkpoint_record, resume
 from loggers.session import TrainingSession
+from loggers.stdout_logger import StdoutLogger
 from loggers.verbs import (
     backend,
     check_logger,
@@ -82,6 +83,7 @@ __all__ = [
     "RunLockedError",
     "SessionError",
     "StatusError",
+    "StdoutLogger",
     "StepError",
     "TrainingSession",
     "UndeliveredError",

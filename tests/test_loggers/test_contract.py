@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loggers import CSVLogger, JSONLogger, PlattliLogger
+from loggers import CSVLogger, JSONLogger, PlattliLogger, StdoutLogger
 from loggers.testing import Call, LoggerContract, RecordingLogger, Stored, stored_by
 from plattli import Reader
 from plattli.rows import exists
@@ -71,6 +73,30 @@ class TestCSVLogger(LoggerContract):
 
     def stored(self, directory: Path) -> Stored:
         return csv_run(directory / "metrics.csv")
+
+
+class TestStdoutLogger(LoggerContract):
+    """Read from what it prints, in which floats have four significant digits."""
+
+    precision = "float64"
+    replaces = False
+    holds_confusions = False
+    resumes = False
+
+    @pytest.fixture(autouse=True)
+    def _streams(self) -> Iterator[None]:
+        with contextlib.ExitStack() as self.streams:
+            yield
+
+    def build(self, directory: Path) -> StdoutLogger:
+        directory.mkdir(exist_ok=True)
+        return StdoutLogger(file=self.streams.enter_context((directory / "out.txt").open("a", encoding="utf-8")))
+
+    def stored(self, directory: Path) -> Stored:
+        return printed_run(directory / "out.txt")
+
+    def rounded(self, value: Any) -> Any:
+        return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 class TestRecordingLogger(LoggerContract):
@@ -150,6 +176,39 @@ def csv_run(path: Path) -> Stored:
                     points = found.metrics.setdefault(f"{row['context']}/{metric}", [])
                     points.append((int(row["step"]), _cell(text)))
     return found
+
+
+def printed_run(path: Path) -> Stored:
+    """Read printed lines."""
+    calls: list[Call] = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        kind, _, rest = line.partition(" ")
+        if kind == "params":
+            calls.append(Call("log_params", (json.loads(rest),), {}))
+        elif kind == "tags":
+            calls.append(Call("log_tags", (json.loads(rest),), {}))
+        elif kind == "other":
+            calls += [Call("log_other", pair, {}) for pair in json.loads(rest).items()]
+        elif kind == "finish":
+            calls.append(Call("finish", (rest,), {}))
+        else:
+            pairs = [_pair(pair) for pair in line.split("\t")]
+            step = _cell(pairs[0][1])
+            epoch = next((_cell(text) for name, text in pairs if name == "epoch"), None)
+            for name, text in pairs[1:]:
+                if name != "epoch":
+                    context, _, metric = name.partition("/") if "/" in name else ("train", "", name)
+                    line_of = {"context": context, "step": step, "epoch": epoch}
+                    calls.append(Call("log_metrics", ({metric: _cell(text)},), line_of))
+    return stored_by(calls)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    if text.startswith('"'):
+        name, end = json.JSONDecoder().raw_decode(text)
+        return name, text[end + 1 :]
+    name, _, value = text.partition(" ")
+    return name, value
 
 
 def _cell(text: str) -> Any:
