@@ -18,6 +18,8 @@ from loggers.replay import Cursor, count_lines, open_source
 from plattli._console import Progress
 from plattli.errors import PlattliError
 
+#: The target that keeps nothing, so that a second call begins anew: its spellings.
+_PRINTED: Final = ("stdout", "stdout:")
 _EXAMPLES: Final = """\
 examples:
   plattli send runs/digits          send what its trackers have not received
@@ -34,6 +36,8 @@ examples:
   plattli replay runs/digits --to tensorboard:tb/digits           all of a run into TensorBoard
   plattli replay runs/digits --to wandb:digits --follow           go on until the run has ended
   plattli replay runs/digits.plattli --to jsonl:digits.jsonl      an archive as JSON Lines
+  plattli replay runs/digits --to csv:digits.csv                  as a table, what is no metric beside it
+  plattli replay runs/digits --to stdout: --follow                watch a live run on this terminal
 
 A second call goes on where the first one stopped, and sends nothing twice: what was sent is noted in RUN/.followers.
 JSON Lines hold no times: lines that come back from them get the time at which they do.
@@ -82,13 +86,14 @@ def _replay(args: argparse.Namespace) -> int:
         return 1
     try:
         cursor = files.load_cursor()
-        if args.force or (cursor is not None and at is not None and not at.exists()):
+        if args.force or spec in _PRINTED or (cursor is not None and at is not None and not at.exists()):
             files.forget()  # what was sent is gone, or goes
             cursor = None
         if at is not None and at.is_file() and cursor is None:
             if not args.force:
                 raise RunExistsError
-            at.unlink()
+            for file in getattr(open_target(spec), "files", (at,)):
+                file.unlink(missing_ok=True)
         if cursor is not None and cursor.finished and not next(source.calls(copy.deepcopy(cursor)), None):
             if not args.quiet:
                 print(f"{run}: {args.to} has all of it already; --force sends it again")
@@ -127,7 +132,9 @@ def _work_off(run: Path, args: argparse.Namespace, files: JobFiles) -> int:
         return 1
     bar.clear()
     if not args.quiet:
-        print(f"{run}: {cursor.lines:,} lines sent to {args.to}{_where(files)}")
+        # among what is printed this would be one line more of it
+        to = sys.stderr if args.to in _PRINTED else sys.stdout
+        print(f"{run}: {cursor.lines:,} lines sent to {args.to}{_where(files)}", file=to)
         if not cursor.finished:
             print(f"{run} is still being written: call again for the rest, or with --follow", file=sys.stderr)
     return 0

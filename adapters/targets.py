@@ -34,7 +34,7 @@ def _experiment(value: str) -> dict[str, Any]:
 
 
 #: Kinds that are no path.
-_NO_PATH: Final = ("wandb", "mlflow", "trackio")
+_NO_PATH: Final = ("wandb", "mlflow", "trackio", "stdout")
 _KINDS: Final = {
     "tensorboard": _Kind(
         "adapters.backends.tensorboard", "TensorBoardLogger", "DIR", lambda value: {"logdir": value}, True
@@ -43,6 +43,8 @@ _KINDS: Final = {
     "mlflow": _Kind("adapters.backends.mlflow", "MLflowLogger", "URI[#EXPERIMENT]", _experiment),
     "trackio": _Kind("adapters.backends.trackio", "TrackioLogger", "PROJECT", lambda value: {"project": value}),
     "jsonl": _Kind("loggers.json_logger", "JSONLogger", "FILE", lambda value: {"path": value}),
+    "csv": _Kind("loggers.csv_logger", "CSVLogger", "FILE", lambda value: {"path": value}),
+    "stdout": _Kind("loggers.stdout_logger", "StdoutLogger", "", lambda value: {}),
     "plattli": _Kind("loggers.plattli_logger", "PlattliLogger", "DIR", lambda value: {"directory": value}, True),
 }
 
@@ -82,12 +84,12 @@ def open_target(spec: str, replace: bool = False) -> Any:
         replace: whether a run that is there goes.
 
     Raises:
-        LoggerError: no such kind, or nothing behind the colon.
+        LoggerError: no such kind, or nothing behind the colon where something has to be.
         ModuleNotFoundError: the kind needs a package that is not installed; the message names the extra.
     """
     name, _, value = spec.partition(":")
     kind = _KINDS.get(name)
-    if kind is None or not value:
+    if kind is None or bool(value) != bool(kind.wants):
         raise LoggerError(f"expected one of {SPELLINGS}, got {spec!r}")
     arguments = kind.arguments(value)
     if replace and kind.asks:

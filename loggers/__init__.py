@@ -36,6 +36,7 @@ from loggers.errors import (
     UndeliveredError,
     VerbSignatureError,
 )
+from loggers.events_logger import EventsLogger
 from loggers.json_logger import JSONLogger
 from loggers.ranks import rank, rank_zero
 from loggers.records import checkpoint_record, resume
@@ -68,6 +69,7 @@ __all__ = [
     "VERBS",
     "CSVLogger",
     "ConfusionError",
+    "EventsLogger",
     "JSONLogger",
     "Logger",
     "LoggerError",

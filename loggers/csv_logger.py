@@ -229,6 +229,11 @@ class CSVLogger:
         path = None if self.path is None else str(self.path)
         return {"logger": "CSVLogger", "path": path, "rows": self._rows}
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The table, and the notes beside it; neither has to be there yet."""
+        return tuple(path for path in (self.path, self._notes.path) if path is not None)
+
     # --- the file -------------------------------------------------------------------------------------
 
     def close(self) -> None:
