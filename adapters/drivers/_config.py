@@ -10,6 +10,23 @@ from types import SimpleNamespace
 from typing import Any
 
 
+def params_of(*configs: Any, train: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a training's params under dotted keys.
+
+    Args:
+        *configs: the whole config, perhaps in several forms, of which the first that has anything counts.
+        train: its section of the training itself, where there is no other or it lacks that.
+    """
+    config = next((found for config in configs if (found := as_mapping(config))), None)
+    if config is None:
+        return dict(flat(train))
+    params = dict(flat(config))
+    for name, value in flat(train):
+        if name not in params:  # else the whole config is that of the training
+            params.setdefault(f"train.{name}", value)
+    return params
+
+
 def as_mapping(config: Any) -> dict[str, Any]:
     """Return a config, whatever it is made of, as a mapping; a value that cannot be had is text."""
     if config is None:

@@ -5,9 +5,8 @@ checkpoints in the background announce them later, when the logger is further on
 killed between the two, so that its checkpoint is never announced. Therefore the record is noted after
 every line, under the line's step::
 
-    {"step": 40, "record": {…}}            RecordBook: one line per note, appended, what is settled is cut off
-    step000000041.pt.logger.json           the sidecar of one announced checkpoint: goes where it goes
-
+    logger-records.jsonl              RecordBook: one line per note, {"step": 40, "record": {…}}
+    step000000041.pt.logger.json      the sidecar of one announced checkpoint: goes where it goes
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from loggers.errors import RecordError
 
-#: What stands behind a checkpoint's file name in its sidecar's.
-SUFFIX: Final = ".logger.json"
 #: Bytes of notes that are kept for checkpoints to come; then the older half goes.
 _MOST: Final = 32_000_000
 
@@ -137,19 +135,18 @@ def replace_file(path: Path, text: str) -> None:
 # ---- sidecars ---------------------------------------------------------------------------------------
 
 
-def sidecar_of(checkpoint: str | os.PathLike[str]) -> Path:
+def sidecar_of(checkpoint: str | os.PathLike[str], name: str) -> Path:
     """Return where the record of a checkpoint file is; of the file itself, where ``checkpoint`` is a link to it."""
     real = Path(os.path.realpath(checkpoint))
-    return real.with_name(real.name + SUFFIX)
+    return real.with_name(f"{real.name}.{name}.json")
 
 
-def load_sidecar(checkpoint: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return the record beside a checkpoint, ``None`` if there is none.
+def load_sidecar(path: Path) -> dict[str, Any] | None:
+    """Return the record in a sidecar, ``None`` if there is none.
 
     Raises:
         RecordError: there is a file, and it holds no record.
     """
-    path = sidecar_of(checkpoint)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -161,17 +158,39 @@ def load_sidecar(checkpoint: str | os.PathLike[str]) -> dict[str, Any] | None:
     return record
 
 
-def prune_sidecars(folder: Path, *, beyond: int | None = None) -> None:
+def save_sidecar(path: Path, record: Mapping[str, Any], next_step: int) -> None:
+    """Write the record of the checkpoint from which ``next_step`` is the first step to do.
+
+    Raises:
+        OSError: the disk refused it.
+    """
+    replace_file(path, json.dumps({**record, "next_step": next_step}, allow_nan=False))
+
+
+def prune_sidecars(folder: Path, name: str, *, beyond: int | None = None) -> None:
     """Remove sidecars whose checkpoint is gone.
 
     Args:
         folder: where checkpoints and sidecars are.
+        name: whose sidecars.
         beyond: remove those of later checkpoints as well, whose steps the run has no more.
     """
-    for path in folder.glob(f"*{SUFFIX}"):
-        gone = not path.with_name(path.name.removesuffix(SUFFIX)).exists()
+    suffix = f".{name}.json"
+    for path in folder.iterdir():
+        if not path.name.endswith(suffix):
+            continue
+        gone = not path.with_name(path.name.removesuffix(suffix)).exists()
         if not gone and beyond is not None:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 gone = json.loads(path.read_text(encoding="utf-8"))["next_step"] > beyond
         if gone:
             path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def said(consequence: str) -> Iterator[None]:
+    """Turn what the disk refuses into a warning: the checkpoint is worth more than what is beside it."""
+    try:
+        yield
+    except OSError as error:
+        warnings.warn(f"{consequence}: {error}", RuntimeWarning, stacklevel=4)

@@ -15,23 +15,19 @@ Koochak itself is not needed, nor is PyTorch: hooks are functions.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from adapters.drivers._config import as_mapping, flat
-from adapters.drivers._records import RecordBook, load_sidecar, prune_sidecars, replace_file, sidecar_of
+from adapters.drivers._config import as_mapping, params_of
+from adapters.drivers._records import RecordBook, load_sidecar, prune_sidecars, said, save_sidecar, sidecar_of
 from loggers.errors import LoggerError, MetricValueError, RecordError, StepError
 from loggers.session import TrainingSession
 from loggers.values import check_epoch, check_step
 
-#: The file of the records by step, in the run's directory.
-RECORDS_NAME: Final = "logger-records.jsonl"
 #: What Koochak puts into a line for its own use, and what no metric of ours can be.
 _NOT_METRICS: Final = frozenset(("step",))
 
@@ -42,6 +38,7 @@ def make_logger_hooks(
     params: Mapping[str, Any] | None = None,
     tags: Any = None,
     epoch_key: str | None = None,
+    name: str = "logger",
     records: str | os.PathLike[str] | None = None,
     fail_closed: bool = True,
 ) -> dict[str, list[Callable[..., None]]]:
@@ -53,7 +50,7 @@ def make_logger_hooks(
     first event of a step       ``log_params`` and ``log_tags``, unless the run is resumed before
     ``on_log``                  the train line: all of ``logs`` but ``step``
     ``on_eval_end``             the validate line
-    ``on_checkpoint``           a sidecar beside the checkpoint, ``<name>.logger.json``, and
+    ``on_checkpoint``           a sidecar beside the checkpoint, ``<file>.logger.json``, and
                                 ``log_other("checkpoint", {"path", "step"})``
     ``on_resume_checkpoint``    ``reattach`` to where that checkpoint was taken
     ``on_train_end``            ``finish("completed")``, or ``"interrupted"`` if the run was evacuated
@@ -73,9 +70,11 @@ def make_logger_hooks(
         params: more params than Koochak's config, whose keys become ``section.key``; these win.
         tags: for ``log_tags``.
         epoch_key: the key of ``logs`` that holds the epoch, an integer; by default lines have none.
-        records: the file of records by step, which a resume needs when the process was killed between a checkpoint
-            and its ``on_checkpoint``. By default ``logger-records.jsonl`` in ``train.out_dir`` or, if there is none,
-            in the logger's directory.
+        name: what the files of this logger's records are called after. Two loggers, each with hooks of its own in
+            one training, need two names, unless one has nothing to reattach and therefore no records.
+        records: the folder of ``logger-records.jsonl``, the records by step, which a resume needs when the process
+            was killed between a checkpoint and its ``on_checkpoint``. By default ``train.out_dir`` or, if there is
+            none, the logger's directory.
         fail_closed: let errors of the logger end training. Without, Koochak's emitter swallows them: for a logger
             that may lose lines.
 
@@ -84,9 +83,13 @@ def make_logger_hooks(
     """
     if logger is None:
         return {}
-    bridge = _Bridge(logger, params or {}, tags, epoch_key, None if records is None else Path(records))
+    bridge = _Bridge(logger, params or {}, tags, epoch_key, name, records)
     events = {name: getattr(bridge, name) for name in dir(bridge) if name.startswith("on_")}
     return {name: [_Callback(name, method, fail_closed)] for name, method in events.items()}
+
+
+#: Where records are kept -> by whom
+_books: Final[weakref.WeakValueDictionary[str, _Bridge]] = weakref.WeakValueDictionary()
 
 
 class _Callback:
@@ -110,12 +113,19 @@ class _Bridge:
     """One training after the other, on one logger."""
 
     def __init__(
-        self, logger: Any, params: Mapping[str, Any], tags: Any, epoch_key: str | None, records: Path | None
+        self,
+        logger: Any,
+        params: Mapping[str, Any],
+        tags: Any,
+        epoch_key: str | None,
+        name: str,
+        records: str | os.PathLike[str] | None,
     ) -> None:
         self._logger = logger
         self._params = params
         self._tags = tags
         self._epoch_key = epoch_key
+        self._name = name
         self._records = records
         self._session: TrainingSession | None = None
         self._begun = False
@@ -137,7 +147,7 @@ class _Bridge:
     def _new_session(self, ctx: Mapping[str, Any]) -> TrainingSession:
         train_cfg = as_mapping(ctx.get("train_cfg"))
         out_dir = train_cfg.get("out_dir")
-        params = {**_params(ctx, train_cfg), **self._params}
+        params = {**params_of(ctx.get("config_json"), ctx.get("config"), train=train_cfg), **self._params}
         session = TrainingSession(self._logger, params, self._tags, directory=out_dir, epochs=False)
         session.prepare()
         self._session, self._begun, self._resuming = session, False, False
@@ -145,7 +155,17 @@ class _Bridge:
         #: others may have logged since the last note
         self._changed = False
         self._announced: tuple[str, int] | None = None
-        self._book = RecordBook(self._records or _records_path(self._logger, out_dir))
+        #: whether there is anything to put back
+        self._stateful = session.checkpoint_record()["logger"] is not None
+        self._book = RecordBook(self._records_path(out_dir) if self._stateful else None)
+        if self._book.path is not None:
+            other = _books.setdefault(os.path.abspath(self._book.path), self)
+            if other is not self and other._session is not None and not other._begun:  # that of an earlier training has
+                raise LoggerError(
+                    f"two loggers would keep their records in {self._book.path}: give one a name of its own, "
+                    "make_logger_hooks(logger, name=…)"
+                )
+            _books[os.path.abspath(self._book.path)] = self
         return session
 
     def on_resume_checkpoint(self, path: Any, ckpt: Mapping[str, Any], ctx: Mapping[str, Any]) -> None:
@@ -153,12 +173,11 @@ class _Bridge:
         session = self._of(ctx)
         self._resuming = True  # until it is done
         following = _next_step(ckpt)
-        self._book.load()
-        record = load_sidecar(path) or self._book.at(following - 1)
-        if record is None:
+        record = self._find_record(path, following) if self._stateful else None
+        if record is None and self._stateful:
             warnings.warn(
-                f"no logger record beside {path}, nor in {self._book.path}: the checkpoint was taken without these "
-                "hooks; logging begins a new run at its step",
+                f"no logger record beside {path}, nor in {self._book.path}: the checkpoint was taken without "
+                "these hooks; logging begins a new run at its step",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -166,12 +185,25 @@ class _Bridge:
             return
         session.resume(record)
         self._resuming = False
-        session.epochs = record["epoch"] is not None
+        if record is not None:
+            session.epochs = record["epoch"] is not None
+            with said(f"the records of later checkpoints than {path} are still there"):
+                prune_sidecars(sidecar_of(path, self._name).parent, self._name, beyond=following)
         self._begin(session, following)
-        with _said(f"the records of later checkpoints than {path} are still there"):
-            prune_sidecars(sidecar_of(path).parent, beyond=following)
         # the record is from before the checkpoint was announced
         self._announce(session, path, ckpt)
+
+    def _find_record(self, path: Any, following: int) -> dict[str, Any] | None:
+        """Return the record of a checkpoint, and see to it that the sidecar has it from now on."""
+        sidecar = sidecar_of(path, self._name)
+        record = load_sidecar(sidecar)
+        if record is None:
+            self._book.load()
+            record = self._book.at(following - 1)
+            if record is not None and os.path.exists(path):
+                with said(f"{path} has no logger record beside it"):
+                    save_sidecar(sidecar, record, following)
+        return record
 
     def on_log(self, logs: Mapping[str, Any], ctx: Mapping[str, Any]) -> None:
         """Log the train line."""
@@ -198,16 +230,19 @@ class _Bridge:
             return  # an evacuation's checkpoint, once more
         taken = following - 1
         record = session.checkpoint_record() if taken >= self._step else self._book.at(taken)
-        if record is None:
+        if not self._stateful:
+            pass
+        elif record is None:
             self._warn_once("record", f"the logger's record at step {taken} is not kept any more; {path} goes without")
         elif not os.path.exists(path):
             # not on a disk of ours: the book has it
             self._warn_once("store", f"{path} is no local file, so its logger record stays in {self._book.path}")
         else:
-            with _said(f"{path} has no logger record beside it; {self._book.path} has one"):
-                replace_file(sidecar_of(path), json.dumps({**record, "next_step": following}, allow_nan=False))
+            with said(f"{path} has no logger record beside it; {self._book.path} has one"):
+                sidecar = sidecar_of(path, self._name)
+                save_sidecar(sidecar, record, following)
                 self._book.settle(taken)
-                prune_sidecars(sidecar_of(path).parent)
+                prune_sidecars(sidecar.parent, self._name)
         self._announce(session, path, ckpt)
 
     def on_evacuation(self, path: Any, ckpt: Mapping[str, Any], ctx: Mapping[str, Any]) -> None:
@@ -265,7 +300,7 @@ class _Bridge:
         Auto-resume starts such a run over, so that one command serves for all attempts. A run that was completed, or
         that ever had a checkpoint, has no record of its beginning any more, and is not touched.
         """
-        if ctx.get("resume_mode") != "auto" or ctx.get("auto_resume_selected"):
+        if not self._stateful or ctx.get("resume_mode") != "auto" or ctx.get("auto_resume_selected"):
             return False
         self._book.load()
         record = self._book.at(step - 1)
@@ -311,6 +346,8 @@ class _Bridge:
         self._note(session)
 
     def _note(self, session: TrainingSession) -> None:
+        if not self._stateful:
+            return
         self._book.note(self._step, session.checkpoint_record())
         if self._book.error is not None:
             self._warn_once("book", f"{self._book.path} cannot be written ({self._book.error}): sidecars have to do")
@@ -332,6 +369,11 @@ class _Bridge:
             del metrics[self._epoch_key]
             session.epoch, session.epochs = epoch, True
 
+    def _records_path(self, out_dir: Any) -> Path | None:
+        info: dict[str, Any] = getattr(self._logger, "logger_info", dict)()
+        folder = self._records or out_dir or info.get("directory")
+        return Path(folder) / f"{self._name}-records.jsonl" if folder else None
+
     def _warn_once(self, what: str, words: str) -> None:
         if what not in self._warned:
             self._warned.add(what)
@@ -347,35 +389,7 @@ def _interrupt(session: TrainingSession, pid: int | None = None) -> None:
             warnings.warn(problem, RuntimeWarning, stacklevel=3)
 
 
-@contextlib.contextmanager
-def _said(consequence: str) -> Iterator[None]:
-    """Turn what the disk refuses into a warning: the checkpoint is worth more than what is beside it."""
-    try:
-        yield
-    except OSError as error:
-        warnings.warn(f"{consequence}: {error}", RuntimeWarning, stacklevel=4)
-
-
 def _next_step(ckpt: Mapping[str, Any]) -> int:
     """Return the first step that a run resumed from a checkpoint does."""
     following = ckpt.get("next_step")
     return check_step(ckpt["step"]) + 1 if following is None else check_step(following)
-
-
-def _records_path(logger: Any, out_dir: Any) -> Path | None:
-    if not out_dir:
-        info: dict[str, Any] = getattr(logger, "logger_info", dict)()
-        out_dir = info.get("directory")
-    return Path(out_dir) / RECORDS_NAME if out_dir else None
-
-
-def _params(ctx: Mapping[str, Any], train_cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Koochak's config under flat keys, such as ``optim.lr``."""
-    config = next((found for key in ("config_json", "config") if (found := as_mapping(ctx.get(key)))), None)
-    if config is None:
-        return dict(flat(train_cfg))
-    params = dict(flat(config))
-    for name, value in flat(train_cfg):
-        if name not in params:  # else the config is the train config
-            params.setdefault(f"train.{name}", value)
-    return params

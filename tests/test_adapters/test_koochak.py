@@ -24,7 +24,7 @@ import pytest
 from adapters import TeeLogger, TensorBoardLogger
 from adapters.drivers.koochak import make_logger_hooks
 from loggers import JSONLogger, PlattliLogger
-from loggers.errors import MetricValueError, MissingVerbError, RecordError, RunExistsError, UnwrittenError
+from loggers.errors import LoggerError, MetricValueError, MissingVerbError, RecordError, RunExistsError, UnwrittenError
 from loggers.testing import RecordingLogger
 from plattli import Reader
 from tests.killing import run_killed
@@ -98,7 +98,7 @@ def test_a_killed_training_has_the_same_curves(tmp_path: Path, lags: tuple[int, 
     expected = curves(tmp_path / "through", announced=lags == (0, 0))
     points = moments(tmp_path / "moments", lags)
     if not EVERY_KILL:
-        points = points[3::4]
+        points = points[3::8]
 
     for number, point in enumerate(points):
         folder = tmp_path / str(number)
@@ -178,7 +178,7 @@ def test_a_longer_training_goes_on_with_a_finished_run(tmp_path: Path) -> None:
 def test_a_record_is_of_the_step_at_which_its_checkpoint_was_taken(tmp_path: Path) -> None:
     """However late it is announced, and whatever others log to the logger meanwhile."""
     logger = RecordingLogger()
-    hooks = make_logger_hooks(logger, records=tmp_path / "records.jsonl")
+    hooks = make_logger_hooks(logger, records=tmp_path)
     ctx: dict[str, Any] = {"rank": 0, "train_cfg": {"max_steps": 9}}
     emit(hooks, "on_train_start", ctx)
     lengths = []
@@ -314,6 +314,40 @@ def test_a_failed_restore_touches_no_run(tmp_path: Path) -> None:
     assert len(curves(tmp_path)["train/loss"]) == 6
 
 
+def test_two_loggers_have_hooks_in_one_training(tmp_path: Path) -> None:
+    """One without state needs no records, two with some need two names; each is put back to where it was."""
+
+    def both(second: str) -> dict[str, list[Any]]:
+        all_hooks = [
+            make_logger_hooks(PlattliLogger(tmp_path / "run")),
+            make_logger_hooks(PlattliLogger(tmp_path / "second" / "run"), name=second),
+            make_logger_hooks(JSONLogger(tmp_path / "lines.jsonl")),
+        ]
+        return {event: [hooks[event][0] for hooks in all_hooks] for event in all_hooks[0]}
+
+    with pytest.raises(LoggerError, match=r"two loggers would keep their records in .*name="):
+        training_loop(both("logger"), config(tmp_path))
+    training_loop(both("other"), config(tmp_path, max_steps=10))
+    training_loop(both("other"), config(tmp_path))
+
+    assert curves(tmp_path) == curves(tmp_path / "second")
+    assert len(list((tmp_path / "checkpoints").glob("*.logger.json"))) == 2
+    assert len(list((tmp_path / "checkpoints").glob("*.other.json"))) == 2
+
+
+def test_a_checkpoint_that_nobody_announced_gets_its_sidecar_when_it_is_resumed(tmp_path: Path) -> None:
+    """So that it can be resumed again, when the records by step have gone on."""
+    assert in_a_child(lambda: train(tmp_path, (1, 3), ("committed", 8))) == -signal.SIGKILL
+    sidecar = tmp_path / "checkpoints" / "step000000007.pt.logger.json"
+    assert not sidecar.exists()
+    assert in_a_child(lambda: train(tmp_path, kill=("stepped", 8))) == -signal.SIGKILL
+    (tmp_path / "logger-records.jsonl").unlink()
+    train(tmp_path)
+    train(tmp_path / "through")
+
+    assert curves(tmp_path, announced=False) == curves(tmp_path / "through", announced=False)
+
+
 # ---- how a training ends ------------------------------------------------------------------------------
 
 
@@ -328,7 +362,7 @@ def test_an_error_is_the_status(tmp_path: Path) -> None:
 
     for Broken.at in (0, 5):
         folder = tmp_path / str(Broken.at)
-        hooks = make_logger_hooks(logger := RecordingLogger(), records=folder / "records.jsonl")
+        hooks = make_logger_hooks(logger := RecordingLogger(), records=folder)
         with pytest.raises(FloatingPointError):
             training_loop(hooks, config(folder), task=Broken())
         assert logger.verbs[0] == "log_params"
@@ -390,14 +424,14 @@ def test_a_process_that_lives_on_ends_an_interrupted_run(tmp_path: Path) -> None
             raise KeyboardInterrupt
 
     first = RecordingLogger()
-    hooks = make_logger_hooks(first, records=tmp_path / "records.jsonl")
+    hooks = make_logger_hooks(first, records=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         training_loop(hooks, config(tmp_path / "first"), at=at)
     emit(hooks, "on_train_start", {"rank": 0, "train_cfg": {}})
     assert first.stored().status == "interrupted"
 
     second = RecordingLogger()
-    hooks = make_logger_hooks(second, records=tmp_path / "records.jsonl")
+    hooks = make_logger_hooks(second, records=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         training_loop(hooks, config(tmp_path / "second"), at=at)
     assert second.stored().status is None
@@ -470,7 +504,7 @@ def test_an_error_about_no_value_is_one() -> None:
 def test_the_epoch_may_be_in_the_logs(tmp_path: Path) -> None:
     """An integer under the key that was named is the epoch of this line and the next; and of a resumed run."""
     logger = RecordingLogger()
-    hooks = make_logger_hooks(logger, epoch_key="epoch", records=tmp_path / "records.jsonl")
+    hooks = make_logger_hooks(logger, epoch_key="epoch", records=tmp_path)
     ctx: dict[str, Any] = {"rank": 0, "train_cfg": {}}
     for step, logs in enumerate(({"loss": 1.0}, {"loss": 2.0, "epoch": 3}, {"loss": 3.0})):
         ctx["step"] = step
@@ -479,7 +513,7 @@ def test_the_epoch_may_be_in_the_logs(tmp_path: Path) -> None:
     ckpt = {"step": 2, "next_step": 3}
     emit(hooks, "on_checkpoint", str(tmp_path / "a.pt"), ckpt, ctx)
     again = RecordingLogger(logger.calls)
-    hooks = make_logger_hooks(again, epoch_key="epoch", records=tmp_path / "records.jsonl")
+    hooks = make_logger_hooks(again, epoch_key="epoch", records=tmp_path)
     emit(hooks, "on_train_start", ctx)
     emit(hooks, "on_resume_checkpoint", str(tmp_path / "a.pt"), ckpt, {**ctx, "step": 3})
     emit(hooks, "on_log", {"loss": 4.0}, {**ctx, "step": 3})
