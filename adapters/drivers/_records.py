@@ -37,7 +37,7 @@ class RecordBook:
 
     def __init__(self, path: Path | None, most: int = _MOST) -> None:
         self.path = path
-        #: what the disk said, the last time that it refused
+        #: what the disk said, if the file lacks notes
         self.error: OSError | None = None
         self._most = most
         self._size = 0
@@ -54,6 +54,8 @@ class RecordBook:
         self._size += len(line)
         if self._size > self._most:
             self._keep(self._notes[len(self._notes) // 2 :])
+        elif self.error is not None:
+            self._keep(self._notes)  # the file lacks some, or ends with half a line
         elif self.path is not None:
             try:
                 _append(self.path, line)
@@ -89,6 +91,7 @@ class RecordBook:
         if self.path is not None:
             try:
                 replace_file(self.path, "".join(line for _, line in notes))
+                self.error = None
             except OSError as error:
                 self.error = error
 
@@ -96,7 +99,9 @@ class RecordBook:
 def _append(path: Path, line: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        os.write(fd, line.encode())
+        rest = line.encode()
+        while rest:
+            rest = rest[os.write(fd, rest) :]  # one call, except on a full disk
     finally:
         os.close(fd)
 
@@ -126,7 +131,7 @@ def replace_file(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:  # SIGTERM, too
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
@@ -176,7 +181,7 @@ def prune_sidecars(folder: Path, name: str, *, beyond: int | None = None) -> Non
         beyond: remove those of later checkpoints as well, whose steps the run has no more.
     """
     suffix = f".{name}.json"
-    for path in folder.iterdir():
+    for path in folder.iterdir() if folder.is_dir() else ():
         if not path.name.endswith(suffix):
             continue
         gone = not path.with_name(path.name.removesuffix(suffix)).exists()
