@@ -77,8 +77,12 @@ class LiveTable:
         """Print a line above the table."""
         self._console.print(Text(text))
 
-    def stop(self) -> None:
-        """Draw the last picture, and leave it there."""
+    def stop(self, *, completed: bool = False) -> None:
+        """Draw the last picture, and leave it there; with a full bar if training was completed."""
+        task = self._progress.tasks[0]
+        if completed and task.total is not None:
+            # the last line may be some steps old
+            self._progress.update(self._task, completed=task.total)
         self._draw()
         self._stop()
 

@@ -166,8 +166,8 @@ class StdoutLogger:
         check_status(status)
         if self._may_print():
             if self._table is not None:
-                self._guard(self._table.stop)
-                self._table = None
+                table, self._table = self._table, None
+                self._guard(lambda: table.stop(completed=status == "completed"))
             self._print(f"finish {status}")
         self._finished = True
 

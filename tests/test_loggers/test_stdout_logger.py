@@ -165,10 +165,15 @@ def test_the_time_that_is_left_is_of_this_attempt() -> None:
         table.update("train", 601, 3, {f"m{number}": "1"})
     table.print("a line between")
     table.stop()
+    other = io.StringIO()
+    full = LiveTable(1000, other)
+    full.update("train", 990, None, {"loss": "1"})
+    full.stop(completed=True)
 
     assert left == 400
     assert pictures == ""  # no terminal: only the last picture is drawn
     assert "601/1000" in stream.getvalue()
+    assert "1000/1000" in other.getvalue()
     assert "epoch 3" in stream.getvalue()
     assert "and 11 more metrics" in stream.getvalue()
     assert "a line between" in stream.getvalue()
