@@ -27,6 +27,7 @@ from loggers import JSONLogger, PlattliLogger
 from loggers.errors import LoggerError, MetricValueError, MissingVerbError, RecordError, RunExistsError, UnwrittenError
 from loggers.testing import RecordingLogger
 from plattli import Reader
+from tests.faults import failing_disk
 from tests.killing import run_killed
 from tests.test_adapters.koochak_loop import NumpyTask, TorchTask, config, emit, training_loop
 from tests.test_adapters.tensorboard_files import Files
@@ -346,6 +347,93 @@ def test_a_checkpoint_that_nobody_announced_gets_its_sidecar_when_it_is_resumed(
     train(tmp_path / "through")
 
     assert curves(tmp_path, announced=False) == curves(tmp_path / "through", announced=False)
+
+
+def begun(logger: Any, folder: Path, steps: int) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Return hooks that have been through some steps, and their ctx."""
+    hooks = make_logger_hooks(logger, records=folder)
+    ctx: dict[str, Any] = {"rank": 0, "train_cfg": {}}
+    emit(hooks, "on_train_start", ctx)
+    for step in range(steps):
+        ctx["step"] = step
+        emit(hooks, "on_log", {"step": step, "loss": 1.0 * step}, ctx)
+    return hooks, ctx
+
+
+def test_a_checkpoint_need_not_be_a_file_of_ours(tmp_path: Path) -> None:
+    """In an object store there is no place for a sidecar; the records by step are kept."""
+    first = RecordingLogger()
+    hooks, ctx = begun(first, tmp_path, 5)
+    with pytest.warns(RuntimeWarning, match=r"store://a\.pt is no local file"):
+        emit(hooks, "on_checkpoint", "store://a.pt", {"step": 2, "next_step": 3}, ctx)
+    again = RecordingLogger(first.calls)
+    hooks = make_logger_hooks(again, records=tmp_path)
+    emit(hooks, "on_train_start", {"rank": 0, "train_cfg": {}})
+    emit(hooks, "on_resume_checkpoint", "store://a.pt", {"step": 2, "next_step": 3}, {**ctx, "step": 3})
+
+    assert again.stored().metrics["train/loss"] == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    assert again.stored().other == {"checkpoint": {"path": "store://a.pt", "step": 2}}
+
+
+def test_a_sidecar_that_cannot_be_written_costs_no_training(tmp_path: Path) -> None:
+    """It is said, and the records by step have what it lacks."""
+    first = RecordingLogger()
+    hooks, ctx = begun(first, tmp_path, 5)
+    (tmp_path / "a.pt").touch()
+    with (
+        failing_disk(),
+        pytest.warns(RuntimeWarning, match=r"a\.pt has no logger record beside it.*records\.jsonl has"),
+    ):
+        emit(hooks, "on_checkpoint", str(tmp_path / "a.pt"), {"step": 2, "next_step": 3}, ctx)
+    again = RecordingLogger(first.calls)
+    hooks = make_logger_hooks(again, records=tmp_path)
+    emit(hooks, "on_resume_checkpoint", str(tmp_path / "a.pt"), {"step": 2, "next_step": 3}, {**ctx, "step": 3})
+
+    assert again.stored().metrics["train/loss"] == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    assert (tmp_path / "a.pt.logger.json").exists()
+
+
+def test_records_that_cannot_be_written_are_said(tmp_path: Path) -> None:
+    """Sidecars have to do, which are written at checkpoints only."""
+    hooks, ctx = begun(RecordingLogger(), tmp_path, 2)
+    with failing_disk(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for step in (2, 3):
+            emit(hooks, "on_log", {"loss": 1.0}, {**ctx, "step": step})
+
+    assert ["records.jsonl cannot be written" in str(warning.message) for warning in said] == [True]
+
+
+def test_a_record_that_is_not_kept_any_more_is_said(tmp_path: Path) -> None:
+    """A checkpoint that was announced later than a bounded memory goes back."""
+    hooks, ctx = begun(RecordingLogger(), tmp_path, 3)
+    book = hooks["on_log"][0]._method.__self__._book
+    book.settle(2)
+    (tmp_path / "a.pt").touch()
+    with pytest.warns(RuntimeWarning, match=r"record at step 0 is not kept any more; .*a\.pt goes without"):
+        emit(hooks, "on_checkpoint", str(tmp_path / "a.pt"), {"step": 0, "next_step": 1}, ctx)
+
+    assert not (tmp_path / "a.pt.logger.json").exists()
+
+
+def test_an_error_in_training_outlives_one_of_the_logger(tmp_path: Path) -> None:
+    """It goes on, with a note about the other: of a run that could not begin, or that could not end."""
+    train(tmp_path)
+    error = RuntimeError("no memory")
+    emit(make_logger_hooks(PlattliLogger(tmp_path / "run")), "on_exception", error, {"rank": 0, "train_cfg": {}})
+    assert "the logger could not begin its run: there is a run already" in error.__notes__[0]
+
+    class Stuck(RecordingLogger):
+        def finish(self, status: str) -> None:
+            raise UnwrittenError("the disk takes nothing")
+
+    error = RuntimeError("no memory")
+    hooks, ctx = begun(Stuck(), tmp_path, 2)
+    emit(hooks, "on_exception", error, ctx)
+    assert "the disk takes nothing" in error.__notes__[0]
+    hooks, ctx = begun(Stuck(), tmp_path, 2)
+    with pytest.warns(RuntimeWarning, match="the disk takes nothing"):
+        emit(hooks, "on_train_end", {**ctx, "evacuation_requested": True})
 
 
 # ---- how a training ends ------------------------------------------------------------------------------
