@@ -26,5 +26,7 @@ def test_every_example_prints_what_the_page_says(tmp_path: Path, monkeypatch: py
         with contextlib.redirect_stdout(printed):
             exec(compile(code, PAGE.name, "exec"), names)
         assert printed.getvalue() == expected, code
+    more, ctx = names["more_hooks"], {**names["ctx"], "step": 0}
     with pytest.warns(RuntimeWarning, match="nobody there"):
-        names["more_hooks"]["on_log"][0]({"loss": 1.0}, {**names["ctx"], "step": 0})
+        more["on_log"][0]({"loss": 1.0}, ctx)
+    more["on_train_end"][0](ctx)  # or its session would go on to watch for SIGTERM
