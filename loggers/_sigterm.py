@@ -54,7 +54,7 @@ class SigtermWatch:
             return
         self._active = False
         if signal.getsignal(signal.SIGTERM) == self._handler:
-            signal.signal(signal.SIGTERM, self._previous)
+            signal.signal(signal.SIGTERM, self._beneath())
         if self._pending:
             signal.raise_signal(signal.SIGTERM)
 
@@ -71,13 +71,21 @@ class SigtermWatch:
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         first, self.seen = not self.seen, True
-        if callable(self._previous):
-            self._previous(number, frame)
+        previous = self._beneath()
+        if callable(previous):
+            previous(number, frame)
         elif not self._active:  # the handler on top of ours calls us still: do what would be done without us
-            signal.signal(number, self._previous)
+            signal.signal(number, previous)
             signal.raise_signal(number)
         elif self.finishing or (self._shielded and first):
             self._pending = first
         else:
             self._pending = False
             raise Terminated
+
+    def _beneath(self) -> Any:
+        """Return the handler that was there before, looking through other watches that have stopped since."""
+        previous = self._previous
+        while isinstance(watch := getattr(previous, "__self__", None), SigtermWatch) and not watch._active:
+            previous = watch._previous
+        return previous

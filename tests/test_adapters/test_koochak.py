@@ -12,7 +12,7 @@ import subprocess
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -40,6 +40,17 @@ TASKS: list[type] = [NumpyTask, *([TorchTask] if HAS_TORCH else [])]
 EVERY_KILL = bool(os.environ.get("PLATTLI_KILL_ROUNDS"))
 #: Steps from taking a checkpoint until it is on the disk, and until the loop says so.
 LAGS = {"in the loop": (0, 0), "in the background": (1, 3), "late": (4, 4)}
+
+
+@pytest.fixture(autouse=True)
+def sigterm() -> Iterator[None]:
+    """Leave no session behind that goes on to watch for SIGTERM: a traceback may hold hooks."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if signal.getsignal(signal.SIGTERM) != before:
+        gc.collect()
+
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def curves(folder: Path, *, announced: bool = True) -> dict[str, dict[int, Any]]:

@@ -611,6 +611,18 @@ def test_sigterm_inside_a_verb_waits_for_its_end(sigterm):
     assert lgr.statuses == ["interrupted"]
 
 
+def test_a_session_that_ended_beneath_another_is_out_of_its_way(sigterm):
+    """Sessions need not end in the order in which they began; the handler of before them comes back in any case."""
+    first, lgr = TrainingSession(None), Recorder()
+    first.__enter__()
+    with pytest.raises(Terminated), TrainingSession(lgr):
+        first.__exit__(None, None, None)
+        signal.raise_signal(signal.SIGTERM)
+
+    assert lgr.statuses == ["interrupted"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
 def test_a_second_sigterm_does_not_wait(sigterm):
     """A verb that hangs must not keep the process alive."""
 
