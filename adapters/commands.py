@@ -116,7 +116,7 @@ def _work_off(run: Path, args: argparse.Namespace, files: JobFiles) -> int:
     bar = Progress(sys.stderr, total=count_lines(run), unit="lines")
 
     def show(cursor: Cursor) -> None:
-        if not args.quiet:
+        if not args.quiet and args.to not in _PRINTED:  # those lines tell how far it is
             bar.update(cursor.lines, f"{cursor.lines:,}")
 
     try:

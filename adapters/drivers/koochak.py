@@ -129,6 +129,7 @@ class _Bridge:
         self._records = records
         self._session: TrainingSession | None = None
         self._begun = False
+        self._ended = False
         #: a checkpoint was chosen, and the logger has not been put back to it yet
         self._resuming = False
         self._warned: set[str] = set()
@@ -150,7 +151,7 @@ class _Bridge:
         params = {**params_of(ctx.get("config_json"), ctx.get("config"), train=train_cfg), **self._params}
         session = TrainingSession(self._logger, params, self._tags, directory=out_dir, epochs=False)
         session.prepare()
-        self._session, self._begun, self._resuming = session, False, False
+        self._session, self._begun, self._ended, self._resuming = session, False, False, False
         self._step = -1
         #: others may have logged since the last note
         self._changed = False
@@ -159,13 +160,15 @@ class _Bridge:
         self._stateful = session.checkpoint_record()["logger"] is not None
         self._book = RecordBook(self._records_path(out_dir) if self._stateful else None)
         if self._book.path is not None:
-            other = _books.setdefault(os.path.abspath(self._book.path), self)
-            if other is not self and other._session is not None and not other._begun:  # that of an earlier training has
+            place = os.path.abspath(self._book.path)
+            other = _books.get(place, self)
+            # one that has begun is of an earlier training, which nobody has ended
+            if other is not self and other._session is not None and not other._begun:
                 raise LoggerError(
                     f"two loggers would keep their records in {self._book.path}: give one a name of its own, "
                     "make_logger_hooks(logger, name=…)"
                 )
-            _books[os.path.abspath(self._book.path)] = self
+            _books[place] = self
         return session
 
     def on_resume_checkpoint(self, path: Any, ckpt: Mapping[str, Any], ctx: Mapping[str, Any]) -> None:
@@ -251,6 +254,8 @@ class _Bridge:
 
     def on_train_end(self, ctx: Mapping[str, Any]) -> None:
         """Finish the run."""
+        if self._ended:
+            return
         session = self._ready(ctx)
         self._over()
         if ctx.get("evacuation_requested"):
@@ -261,6 +266,8 @@ class _Bridge:
 
     def on_exception(self, exc: BaseException, ctx: Mapping[str, Any]) -> None:
         """Finish the run as failed, if it is known which run that is."""
+        if self._ended:
+            return  # and finishing it may be what failed
         if not self._begun and "step" not in ctx and ctx.get("resume_mode") == "auto":
             self._session = None  # what failed may have been the resume: the run stays as it is
             return
@@ -300,10 +307,10 @@ class _Bridge:
         Auto-resume starts such a run over, so that one command serves for all attempts. A run that was completed, or
         that ever had a checkpoint, has no record of its beginning any more, and is not touched.
         """
-        if not self._stateful or ctx.get("resume_mode") != "auto" or ctx.get("auto_resume_selected"):
+        if step or not self._stateful or ctx.get("resume_mode") != "auto" or ctx.get("auto_resume_selected"):
             return False
         self._book.load()
-        record = self._book.at(step - 1)
+        record = self._book.at(-1)
         if record is None:
             return False
         try:
@@ -321,7 +328,7 @@ class _Bridge:
 
     def _over(self) -> None:
         self._exit.detach()
-        self._session, self._begun = None, False
+        self._session, self._begun, self._ended = None, False, True
 
     def _at(self, ctx: Mapping[str, Any]) -> TrainingSession:
         """Return the session, at the step of an event."""

@@ -125,7 +125,7 @@ def test_a_training_killed_again_and_again_has_the_same_curves(tmp_path: Path, t
     """Each time right after a checkpoint was committed in the background, before anybody heard of it."""
     lags = (1, 2)
     if task is TorchTask:
-        importlib.import_module("torch")  # once, not in every child
+        TorchTask()  # imports a lot: once, not in every child
     # PyTorch's threads do not outlive a fork: all of it in children
     assert in_a_child(lambda: train(tmp_path / "through", lags, task=task)) == 0
     for kill in (("committed", 4), ("committed", 12), ("logged", 12), ("committed the last", 23), ("announced", 21)):
@@ -478,6 +478,27 @@ def test_an_error_in_a_first_step_without_auto_resume_is_noted() -> None:
 
     assert logger.stored().params == {"max_steps": 3}
     assert logger.stored().status == "error"
+
+
+def test_a_training_ends_once() -> None:
+    """Also if its end is what failed, and Koochak tells of that."""
+
+    class Stuck(RecordingLogger):
+        def finish(self, status: str) -> None:
+            super().finish(status)
+            raise UnwrittenError("the disk takes nothing")
+
+    logger = Stuck()
+    hooks = make_logger_hooks(logger)
+    ctx = {"rank": 0, "step": 0, "train_cfg": {}}
+    emit(hooks, "on_log", {"loss": 1.0}, ctx)
+    with pytest.raises(UnwrittenError) as raised:
+        emit(hooks, "on_train_end", ctx)
+    emit(hooks, "on_exception", raised.value, ctx)
+    emit(hooks, "on_train_end", ctx)
+
+    assert logger.verbs == ["log_params", "log_metrics", "finish"]
+    assert logger.stored().status == "completed"
 
 
 def test_an_evacuated_run_is_interrupted_and_goes_on(tmp_path: Path) -> None:
