@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -493,10 +493,15 @@ class PlattliLogger:
             steps: dict[str, JSON] = dict(self._steps)
             return {
                 "run_id": self._run_id,
-                "directory": str(self._directory.resolve()),
+                "directory": self._absolute,
                 "step": max(self._steps.values(), default=-1),
                 "steps": steps,
             }
+
+    @cached_property
+    def _absolute(self) -> str:
+        """The run root for whoever is elsewhere; worked out once, since a driver may ask at every line."""
+        return str(self._directory.resolve())
 
     def reattach(self, state: Any) -> None:
         """Go on with the run of ``state``, without anything that was logged after it was taken.
