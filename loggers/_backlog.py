@@ -1,203 +1,270 @@
 """What the disk did not take: kept in memory, in order, until it does.
 
 A full disk, an I/O error or a directory that is gone for a while must not end a training. While one lasts, a
-:class:`Backlog` stands where the run's writer was: same :meth:`append`, but the rows wait.
+:class:`Backlog` stands between a logger and the :class:`Sink` of its lines. There is one mechanism for all loggers;
+a sink says how its lines are written.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 import warnings
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from loggers.errors import LoggerError, UnwrittenError
-from plattli.errors import PlattliError, RunBrokenError
-from plattli.rows import Json, RowWriter
 
+#: Bytes of memory that waiting lines may take, where nobody says otherwise.
+BACKLOG: Final = 64_000_000
 #: Seconds between two tries to write: at first, and at most.
 _FIRST, _LAST = 0.05, 5.0
-#: What a row costs in memory beside its values, and a number in it, in bytes; generous.
-_ROW, _NUMBER = 160, 40
 
 
-class Waiting(NamedTuple):
-    """One row, as :meth:`plattli.rows.RowWriter.append` takes it."""
+class Line(Protocol):
+    """One line on its way to a file.
 
-    step: int
-    names: tuple[str, ...]
-    values: tuple[Any, ...]
-    floats: bool
-
-
-def is_outage(error: BaseException) -> bool:
-    """Tell whether an error says that the disk failed, rather than that the call was wrong."""
-    if isinstance(error, RunBrokenError):
-        return isinstance(error.__cause__, OSError)
-    # several errors of ours are OSErrors too: a run that is locked, or exists already
-    return isinstance(error, OSError) and not isinstance(error, PlattliError | LoggerError)
-
-
-class Backlog:
-    """Rows and changes that wait for the disk.
-
-    Not thread-safe: its logger's lock is held around every call.
+    Attributes:
+        step: its step, ``None`` if it has none.
+        size: bytes that it takes in memory; may be generous.
     """
 
-    def __init__(
-        self, run: str, limit: int, error: BaseException, begin: Callable[[], RowWriter], end: Callable[[], None]
-    ) -> None:
-        """Begin to keep.
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def size(self) -> int: ...
+
+
+L = TypeVar("L", bound=Line)
+
+
+class Sink(ABC, Generic[L]):
+    """The files that a logger's lines go to.
+
+    It does not refer to its logger, and so outlives one that is dropped, or the main program: what waits then is
+    tried once more.
+
+    Attributes:
+        name: the run's name, for messages.
+        mutex: held by whoever uses the sink.
+        backlog: what waits, while the disk takes nothing; else ``None``.
+    """
+
+    def __init__(self, owner: object, name: str, limit: int) -> None:
+        """Write nothing yet.
 
         Args:
-            run: the run's name, for messages.
-            limit: bytes of memory that waiting rows may take.
-            error: what the disk said.
-            begin: returns the run's writer, opened if it is not; raises what the disk says.
-            end: called when all is written.
+            owner: the logger.
+            name: the run's name.
+            limit: bytes of memory that waiting lines may take.
         """
-        self.error = error
-        #: rows that were written by now
+        self.owner = weakref.ref(owner)
+        self.name = name
+        self.limit = limit
+        self.mutex = threading.RLock()
+        self.backlog: Backlog[L] | None = None
+
+    @abstractmethod
+    def begin(self) -> object:
+        """Open what is not open. Raises what the disk says."""
+
+    def complete(self) -> None:
+        """Save what waits beside lines, such as params. Raises what the disk says."""
+
+    @abstractmethod
+    def write(self, line: L) -> Mapping[str, Exception]:
+        """Write a line; return what of it could not be stored, by metric. Raises what the disk says."""
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Tell whether an error says that the disk failed, rather than that the call was wrong."""
+        return isinstance(error, OSError) and not isinstance(error, LoggerError)
+
+    def open(self) -> None:
+        """Call :meth:`begin`, and let lines wait if the disk takes nothing."""
+        if self.backlog is None:
+            try:
+                self.begin()
+            except Exception as error:
+                self.wait(error)
+
+    def store(self, line: L) -> Mapping[str, Exception]:
+        """Write a line, or have it wait; see :meth:`write`.
+
+        Raises:
+            UnwrittenError: memory is used up. The line was not kept.
+        """
+        backlog = self.backlog
+        if backlog is None:
+            try:
+                return self.write(line)
+            except Exception as error:
+                backlog = self.wait(error)
+        return backlog.append(line)
+
+    def wait(self, error: Exception) -> Backlog[L]:
+        """Let lines wait until the disk takes them; raise an error that is none of the disk's."""
+        if not self.is_outage(error):
+            raise error
+        if self.backlog is None:
+            self.backlog = Backlog(self, error)
+        return self.backlog
+
+
+class Backlog(Generic[L]):
+    """Lines that wait for the disk. Not thread-safe: the sink's mutex is held around every call."""
+
+    def __init__(self, sink: Sink[L], error: Exception) -> None:
+        """Begin to keep; ``error`` is what the disk said."""
+        #: what the disk said the last time
+        self.error = _without_frames(error)
+        #: lines that were written by now
         self.written = 0
-        self._run = run
-        self._limit = limit
-        self._begin, self._end = begin, end
-        self._rows: deque[Waiting] = deque()
-        self._changes: list[Callable[[], None]] = []
+        self._sink = sink
+        self._lines: deque[L] = deque()
         self._bytes = 0
         self._pause = _FIRST
         self._again = time.monotonic() + _FIRST
-        weakref.finalize(self, _tell_what_is_lost, run, self._rows)
-        warnings.warn(
-            f"run {run!r}: the disk takes nothing ({_said(error)}); lines wait in memory, up to "
-            f"{limit / 1e6:g} MB of them, and are written when it does",
-            RuntimeWarning,
-            stacklevel=5,
-        )
+        self._process = os.getpid()
+        self._end: weakref.finalize[..., object] | None = None
+        self._told = self._over = False
+        self._watch()
 
     def __len__(self) -> int:
-        """Return how many rows wait."""
-        return len(self._rows)
+        """Return how many lines wait."""
+        return len(self._lines)
 
-    def append(
-        self, step: int, names: tuple[str, ...], values: tuple[Any, ...], *, floats: bool = False
-    ) -> dict[str, PlattliError]:
-        """Write a row if the disk takes it by now, else keep it; see :meth:`plattli.rows.RowWriter.append`.
+    def announce(self) -> None:
+        """Say once that things wait. To be called when they do: where warnings are errors, they wait all the same."""
+        if not self._told:
+            self._told = True
+            self._warn(
+                f"run {self._sink.name!r}: the disk takes nothing ({_said(self.error)}); lines wait in memory, up to "
+                f"{self._sink.limit / 1e6:g} MB of them, and are written when it does"
+            )
 
-        Raises:
-            UnwrittenError: memory is used up. The row was not kept.
-        """
-        row = Waiting(step, names, values, floats)
-        self._rows.append(row)
-        self._bytes += _size(row)
-        is_full = self._bytes > self._limit
+    def append(self, line: L) -> Mapping[str, Exception]:
+        """Write a line if the disk takes it by now, else keep it; see :meth:`Sink.store`."""
+        self._lines.append(line)
+        self._bytes += line.size
+        is_full = self._bytes > self._sink.limit
         if is_full or time.monotonic() >= self._again:
             try:
-                unfit = self._write(row)
+                unfit = self._write(line)
             except BaseException:
-                self._take_back(row)
+                self._take_back(line)
                 raise
             if unfit is not None:
                 return unfit
         if is_full:
-            self._take_back(row)
+            self._take_back(line)
+            self.announce()
+            at = "without a step" if line.step is None else f"at step {line.step}"
             raise UnwrittenError(
-                f"run {self._run!r}: the disk takes nothing ({_said(self.error)}), {len(self):,} lines wait in memory, "
-                f"and it takes no more: the line at step {step} was not logged; make room, or end the training"
+                f"run {self._sink.name!r}: the disk takes nothing ({_said(self.error)}), {len(self):,} lines wait in "
+                f"memory, and it takes no more: the line {at} was not logged; make room, or end the training"
             )
+        self.announce()
         return {}
 
-    def _take_back(self, row: Waiting) -> None:
-        if self._rows and self._rows[-1] is row:
-            self._rows.pop()
-            self._bytes -= _size(row)
+    def _take_back(self, line: L) -> None:
+        if self._lines and self._lines[-1] is line:
+            self._lines.pop()
+            self._bytes -= line.size
 
-    def change(self, change: Callable[[], None]) -> None:
-        """Keep a change of the run's config."""
-        self._changes.append(change)
-        if time.monotonic() >= self._again:
-            self.retry()
-
-    def retry(self) -> bool:
+    def retry(self, *, only_if_due: bool = False) -> bool:
         """Write what waits, as much of it as the disk takes; tell whether that was all of it."""
+        if only_if_due and time.monotonic() < self._again:
+            return False
         return self._write(None) is not None
 
-    def _write(self, newest: Waiting | None) -> dict[str, PlattliError] | None:
+    def _write(self, newest: L | None) -> Mapping[str, Exception] | None:
         """Write what waits.
 
         Returns:
-            What could not be stored of the newest row, which its caller tells; ``None`` if not all was written.
+            What could not be stored of the newest line, which its caller tells; ``None`` if not all was written.
         """
-        unfit: dict[str, PlattliError] = {}
+        unfit: Mapping[str, Exception] = {}
         try:
-            writer = self._begin()
-            while self._rows:
-                row = self._rows[0]
-                unfit = writer.append(row.step, row.names, row.values, floats=row.floats)
-                self._rows.popleft()
-                self._bytes -= _size(row)
-                if row is not newest:
+            self._sink.begin()
+            while self._lines:
+                line = self._lines[0]
+                unfit = self._sink.write(line)
+                self._lines.popleft()
+                self._bytes -= line.size
+                if line is not newest:
                     self.written += 1
-                    self._tell(row, unfit)
-            while self._changes:
-                self._changes[0]()
-                del self._changes[0]
-            self._begin()  # saves what was changed
+                    self._tell(line, unfit)
+            self._sink.complete()
         except Exception as error:
-            if not is_outage(error):
+            if not self._sink.is_outage(error):
                 raise
-            self.error = error
+            self.error = _without_frames(error)
             self._pause = min(2 * self._pause, _LAST)
             self._again = time.monotonic() + self._pause
+            self._watch()
             return None
-        self._end()
-        warnings.warn(
-            f"run {self._run!r}: the disk takes lines again; the {self.written} that waited are written",
-            RuntimeWarning,
-            stacklevel=5,
+        self._sink.backlog = None
+        if self._end is not None:
+            self._end.detach()
+        self._warn(
+            f"run {self._sink.name!r}: the disk takes lines again; the {self.written} that waited are written"
         )
         return unfit if newest is not None else {}
 
-    def forget(self) -> None:
-        """Let go of everything."""
-        self._rows.clear()
-        self._changes.clear()
-
     def describe(self) -> str:
         """Return what is missing, and why."""
-        steps = [row.step for row in self._rows]
-        lines = f"{len(steps)} lines (steps {min(steps)} to {max(steps)})" if steps else "nothing but params or tags"
-        return f"run {self._run!r}: the disk takes nothing ({_said(self.error)}); {lines} wait in memory"
+        waiting = f"{self._count()} wait in memory" if self._lines else "nothing but params or tags waits in memory"
+        return f"run {self._sink.name!r}: the disk takes nothing ({_said(self.error)}); {waiting}"
 
-    def _tell(self, row: Waiting, unfit: dict[str, PlattliError]) -> None:
+    def _count(self) -> str:
+        steps = [line.step for line in self._lines if line.step is not None]
+        span = f" (steps {min(steps)} to {max(steps)})" if steps else ""
+        return f"{len(self._lines)} line{'s' if len(self._lines) > 1 else ''}{span}"
+
+    # ---- when nobody will log any more ----------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Have :meth:`_try_for_the_last_time` called when the logger goes, or the interpreter."""
+        if self._end is not None:
+            self._end.detach()
+        # finalizers are called newest first: each try may have opened files, and this is to come before their end
+        owner = self._sink.owner()
+        self._end = None if self._over or owner is None else weakref.finalize(owner, self._try_for_the_last_time)
+
+    def _try_for_the_last_time(self) -> None:
+        if self._process != os.getpid():
+            return  # a fork's copy: the lines are the parent's
+        self._over = True
+        with self._sink.mutex:
+            try:
+                if self.retry():
+                    return
+                reason = f"the disk takes nothing ({_said(self.error)})"
+            except Exception as error:  # whatever it is: nobody is left to get it, but to be told
+                reason = repr(error)
+            self._warn(f"run {self._sink.name!r}: {self._count() if self._lines else 'params or tags'} lost: {reason}")
+
+    def _tell(self, line: L, unfit: Mapping[str, Exception]) -> None:
         for name, error in unfit.items():
-            warnings.warn(
-                f"run {self._run!r}: {name} at step {row.step} is not stored: {error}", RuntimeWarning, stacklevel=6
-            )
+            self._warn(f"run {self._sink.name!r}: {name} at step {line.step} is not stored: {error}")
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, RuntimeWarning, stacklevel=6)
 
 
-def _size(row: Waiting) -> int:
-    size: int = _ROW + _NUMBER * len(row.values)
-    for value in row.values:
-        if isinstance(value, Json):
-            value = value.value
-        if isinstance(value, str | list | dict):
-            size += 8 * len(repr(value))  # a list of small integers takes about that
-    return size
+def _without_frames(error: Exception) -> Exception:
+    """Forget where an error came from: frames hold the logger, which would never go."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error
 
 
 def _said(error: BaseException) -> str:
-    cause = error.__cause__ if isinstance(error, RunBrokenError) else None
-    return str(cause or error)
-
-
-def _tell_what_is_lost(run: str, rows: deque[Waiting]) -> None:
-    if rows:
-        warnings.warn(
-            f"run {run!r}: {len(rows)} lines waited for a disk that took nothing, and are lost now "
-            f"(steps {min(row.step for row in rows)} to {max(row.step for row in rows)})",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    cause: Any = error.__cause__
+    return str(cause if isinstance(cause, OSError) else error)

@@ -8,6 +8,7 @@ the whole row again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -52,21 +53,32 @@ class HotLog:
         self._fd = -1
         #: bytes of the log, as of the last append
         self.size = 0
+        #: the file may go on behind them with half a line
+        self._torn = False
 
     def append(self, line: bytes) -> None:
         """Append one whole line, or raise ``OSError`` and leave the log as it was."""
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            self.size = os.fstat(self._fd).st_size
+            size = os.fstat(self._fd).st_size
+            self.size = min(size, self.size) if self._torn else size
+        if self._torn:
+            self._cut()
         try:
             written = os.write(self._fd, line)
             if written != len(line):
                 _fs.write_all(self._fd, memoryview(line)[written:])
         except OSError:
-            # half a line would be glued to the next row
-            os.ftruncate(self._fd, self.size)
+            # half a line would be glued to the next row; a disk that fails may not let go of it now
+            self._torn = True
+            with contextlib.suppress(OSError):
+                self._cut()
             raise
         self.size += len(line)
+
+    def _cut(self) -> None:
+        os.ftruncate(self._fd, self.size)
+        self._torn = False
 
     def rotate(self, lines: list[bytes]) -> None:
         """Make the log the one being compacted, and start a new one with ``lines``.
@@ -80,7 +92,12 @@ class HotLog:
         fresh.write_bytes(b"".join(lines))
         self.close()
         os.rename(self.path, self.compacting)
-        os.rename(fresh, self.path)
+        self._torn = False  # half a line at the end of a log is no row
+        try:
+            os.rename(fresh, self.path)
+        except OSError as error:
+            # no error that leaves all as it was: the writer has to look at the files again
+            raise OSError(errno.ESTALE, f"the hot log was moved only half ({error})", str(self.path)) from error
 
     def drop_compacting(self) -> None:
         """Forget the log whose rows are in the columns now."""
@@ -93,6 +110,7 @@ class HotLog:
             _fs.replace_file(self.path, b"".join(lines), sync=sync)
         else:
             self.path.unlink(missing_ok=True)
+        self._torn = False
 
     def close(self) -> None:
         """Close the file; the next row opens it again."""

@@ -24,7 +24,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "plattli": (),
     "loggers": (),
     "loggers/plattli_logger.py": ("plattli",),
-    "loggers/_backlog.py": ("plattli.errors", "plattli.rows"),
+    "loggers/_plattli_run.py": ("plattli",),
     "loggers/replay.py": ("plattli",),
     "adapters": (),
     "adapters/backends": _BACKENDS,

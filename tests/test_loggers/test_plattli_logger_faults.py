@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +24,8 @@ from plattli import Reader
 from plattli.runinfo import run_info
 from tests.faults import failing_disk
 from tests.test_loggers.plattli_runs import Points, about, stored
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -222,9 +227,83 @@ def test_lines_that_nobody_can_write_any_more_are_counted(run: Path) -> None:
     with failing_disk():
         with pytest.warns(RuntimeWarning, match="takes nothing"):
             logger.log_metrics({"loss": 0.25}, step=2)
-        with pytest.warns(RuntimeWarning, match=r"1 lines waited .* are lost now \(steps 2 to 2\)"):
+        with pytest.warns(RuntimeWarning, match=r"^run 'run': 1 line \(steps 2 to 2\) lost: the disk .*\[Errno 5\]"):
             del logger
             gc.collect()
+    assert stored(run) == {"train/loss": {1: 0.5}}
+    assert run_info(run).status == "died"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_lines_that_wait_are_written_when_the_logger_goes(run: Path, begun: bool) -> None:
+    """A logger that is dropped without ``finish`` tries once more: the disk may be back."""
+    logger = new_logger(run)
+    expected: Points = {"train/loss": {2: 0.25, 3: 0.125}}
+    if begun:
+        logger.log_metrics({"loss": 0.5}, step=1)
+        expected["train/loss"][1] = 0.5
+    with failing_disk() as disk, pytest.warns(RuntimeWarning) as caught:
+        logger.log_metrics({"loss": 0.25}, step=2)
+        logger.log_metrics({"loss": 0.125}, step=3)
+        logger.log_params({"lr": 0.1})
+        disk.heal()
+        del logger
+        gc.collect()
+
+    assert str(caught[-1].message) == "run 'run': the disk takes lines again; the 2 that waited are written"
+    assert stored(run) == expected
+    info = run_info(run)
+    assert (info.status, info.params) == ("died", {"lr": 0.1})
+
+
+EXIT = """
+import os, sys, warnings
+from tests.faults import failing_disk
+from loggers import JSONLogger, PlattliLogger
+how, kind, run = sys.argv[1:]
+warnings.simplefilter("always")
+loggers = [{"plattli": PlattliLogger, "json": JSONLogger}[kind](run)]
+with failing_disk(first=3 if how == "half" else 1) as disk:
+    for step in range(1, 4):
+        loggers[0].log_metrics({"loss": step / 2}, step=step, context="deep/er")
+    if how == "fork":
+        pid = os.fork()
+        if pid == 0:
+            disk.heal()
+            sys.exit(0)  # with all its finalizers: the lines are the parent's
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert not os.path.exists(run)
+    if how == "lost":
+        import atexit
+        atexit.register(failing_disk().__enter__)
+    disk.heal()
+"""
+
+
+@pytest.mark.parametrize("kind", ["plattli"])
+@pytest.mark.parametrize("how", ["back", "half", "fork", "lost"])
+def test_lines_that_wait_are_written_at_the_exit(tmp_path: Path, how: str, kind: str) -> None:
+    """The interpreter shuts down without ``finish``: what waits is tried once more, and else counted."""
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", EXIT, how, kind, run],
+        capture_output=True, text=True, check=False, timeout=60, cwd=ROOT,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    if how == "lost":
+        assert re.search(r"run 'run': 3 lines \(steps 1 to 3\) lost: the disk takes nothing \(\[Errno 5\]", done.stderr)
+        assert not run.exists()
+        return
+    assert "the 3 that waited are written" in done.stderr
+    assert "lost" not in done.stderr
+    assert dict(losses(run, kind)) == {step: step / 2 for step in range(1, 4)}
+
+
+def losses(run: Path, kind: str) -> list[tuple[int, float]]:
+    if kind == "json":
+        return [(row["step"], row["loss"]) for row in map(json.loads, run.read_text().splitlines())]
+    return list(stored(run)["deep/er/loss"].items())
 
 
 def test_a_resume_on_a_disk_that_fails_is_refused(run: Path) -> None:
