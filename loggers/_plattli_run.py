@@ -91,12 +91,13 @@ class PlattliRun(Sink[Row]):
     # ---- rows ---------------------------------------------------------------------------------------
 
     def append(
-        self, step: int, names: tuple[str, ...], values: tuple[Any, ...], *, floats: bool = False
+        self, step: int, names: tuple[str, ...], values: tuple[Any, ...], floats: bool
     ) -> Mapping[str, Exception]:
         """Store a row, or have it wait: :meth:`~loggers._backlog.Sink.store`, without the cost of a :class:`Row`."""
-        if self.backlog is None and self.writer is not None:
+        writer = self.writer
+        if writer is not None and self.backlog is None:
             try:
-                return self.writer.append(step, names, values, floats=floats)
+                return writer.append(step, names, values, floats=floats)
             except (OSError, plattli_errors.RunBrokenError) as error:
                 self.wait(error)
         return self.store(Row(step, names, values, floats))

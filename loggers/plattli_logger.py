@@ -213,7 +213,7 @@ class PlattliLogger:
                     row, floats = (*row, np.float64(now)), False
                 else:
                     row = (*row, now)
-            unfit = run.append(step, line.names, row, floats=floats)
+            unfit = run.append(step, line.names, row, floats)
             if known is None:
                 self._remember(key, line)
                 self._compare_with_resume(context, step)
@@ -331,7 +331,7 @@ class PlattliLogger:
                 return
             if step is None:
                 step = max(run.steps.values(), default=0)
-            unfit = run.append(step, (stored,), (Json(data),))
+            unfit = run.append(step, (stored,), (Json(data),), False)
             if not unfit and step > run.steps.get(context, -1):
                 self._advance(context, step)
         for problem in unfit.values():
