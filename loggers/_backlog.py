@@ -8,6 +8,7 @@ a sink says how its lines are written.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import warnings
@@ -253,7 +254,11 @@ class Backlog(Generic[L]):
             self._warn(f"run {self._sink.name!r}: {name} at step {line.step} is not stored: {error}")
 
     def _warn(self, message: str) -> None:
-        warnings.warn(message, RuntimeWarning, stacklevel=6)
+        level = 2
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loggers."):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
 def _without_frames(error: Exception) -> Exception:

@@ -11,23 +11,21 @@
 
 Each line is one ``write`` of a whole line to a file opened for appending. So a killed process loses
 nothing it has logged, a crash of the machine loses at most the newest lines, and a resumed run simply
-goes on in the same file: there is no state to reattach.
+goes on in the same file: there is no state to reattach. While the disk takes nothing, lines wait in
+memory; what it took of a line is cut off again.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import stat
 import warnings
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-import orjson
-
-from loggers.errors import LoggerFinishedError, MetricNameError, MetricValueError, NoPathError
+from loggers._backlog import BACKLOG
+from loggers._json_file import JSONFile, JSONLine, encode
+from loggers.errors import LoggerFinishedError, MetricNameError, MetricValueError, UnwrittenError
 from loggers.values import (
     check_confusion,
     check_context,
@@ -43,6 +41,7 @@ from loggers.values import (
 
 #: The file that a pathless logger writes in the directory it is given.
 FILE_NAME: Final = "metrics.jsonl"
+_WITH_STEP: Final = frozenset(("metrics", "confusion"))
 #: Keys of a metrics line that no metric can have: a reader could not tell them apart.
 _CARRIERS: Final = frozenset(("type", "context", "epoch", "step"))
 
@@ -61,22 +60,26 @@ class JSONLogger:
     Args:
         path: the file; it is appended to, and its directories are made. Without a path a driver has
             to :meth:`adopt` the logger. Nothing is opened before the first verb.
+        backlog: bytes of memory for lines that the disk does not take; 0 raises ``UnwrittenError`` at
+            once.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path = None if path is None else Path(path)
-        self._fd: int | None = None
-        self._close_fd: weakref.finalize[[int], JSONLogger] | None = None
-        self._owner: int | None = None  # the process that opened the file first
-        self._torn = False  # the file ends inside a line
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, backlog: int = BACKLOG) -> None:
+        self._file = JSONFile(self, None if path is None else Path(path), backlog)
+        self._owner: int | None = None  # the process that used it first
         self._finished = False
         self._warned: set[str] = set()
         self._last: dict[str, Any] = {}  # context, epoch and step of the last metrics line
 
+    @property
+    def path(self) -> Path | None:
+        """The file; ``None`` for a logger that was given none yet."""
+        return self._file.path
+
     def adopt(self, directory: str | os.PathLike[str]) -> None:
         """Write to ``metrics.jsonl`` in ``directory``, unless the logger has a path already."""
-        if self.path is None:
-            self.path = Path(directory) / FILE_NAME
+        if self._file.path is None:
+            self._file.path = Path(directory) / FILE_NAME
 
     # --- the verbs ------------------------------------------------------------------------------------
 
@@ -94,6 +97,7 @@ class JSONLogger:
         Raises:
             StepError, MetricNameError: the step, epoch or context is none; nothing is written.
             MetricValueError: names the values that could not be written; the others were.
+            UnwrittenError: the disk takes nothing, and memory is used up. The line was not kept.
         """
         if not self._may_write():
             return
@@ -180,11 +184,31 @@ class JSONLogger:
         Raises:
             StatusError: not one of the four.
             LoggerFinishedError: here and from every later verb, if the run has finished before.
+            UnwrittenError: the disk takes nothing. The message says what is missing; ``finish`` can be
+                called again.
         """
         if self._may_write():
-            self._write({"type": "finish", "status": check_status(status)})
-            self.close()
+            line = JSONLine(None, encode({"type": "finish", "status": check_status(status)}))
+            with self._file.mutex:
+                self._end(line, status)
         self._finished = True
+
+    def _end(self, line: JSONLine, status: str) -> None:
+        file = self._file
+        missing = "; all its lines are there, but for this last one"
+        try:
+            if file.backlog is None or file.backlog.retry():
+                file.write(line)
+                file.close()
+                return
+            missing, error = f"; {file.backlog.describe()} and are lost with this process", file.backlog.error
+        except OSError as problem:
+            if not file.is_outage(problem):
+                raise
+            error = problem
+        raise UnwrittenError(
+            f"the file {self.path} does not end as {status!r} ({error}){missing}: make room and call finish again"
+        ) from error
 
     def run_id(self) -> str | None:
         """Return ``None``: the file is the run."""
@@ -199,15 +223,27 @@ class JSONLogger:
 
     def logger_info(self) -> dict[str, Any]:
         """Return where the file is."""
-        return {"logger": "JSONLogger", "path": None if self.path is None else str(self.path)}
+        backlog = self._file.backlog
+        return {
+            "logger": "JSONLogger",
+            "path": None if self.path is None else str(self.path),
+            "waiting": 0 if backlog is None else len(backlog),
+        }
 
     # --- the file -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the file without finishing the run; a later verb opens it again."""
-        if self._close_fd is not None:
-            self._close_fd()
-        self._fd = self._close_fd = None
+        """Close the file without finishing the run; a later verb opens it again.
+
+        What waits for the disk is tried once more; if it takes nothing yet, it goes on waiting.
+        """
+        if self._owner is not None and self._owner != os.getpid():
+            self._file.close()  # a fork's copy of the descriptor
+            return
+        with self._file.mutex:
+            if self._file.backlog is not None:
+                self._file.backlog.retry()
+            self._file.close()
 
     def __enter__(self) -> Self:
         """Return the logger."""
@@ -224,7 +260,11 @@ class JSONLogger:
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open file behind. A copy of a logger in use belongs to no process."""
         inert = {} if self._owner is None else {"_owner": -1}
-        return {**self.__dict__, "_fd": None, "_close_fd": None, **inert}
+        return {**self.__dict__, "_file": (self._file.path, self._file.limit), **inert}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        path, limit = state["_file"]
+        self.__dict__.update(state, _file=JSONFile(self, path, limit))
 
     def _may_write(self) -> bool:
         """Return whether this copy of the logger writes at all."""
@@ -250,42 +290,8 @@ class JSONLogger:
             warnings.warn(message, UserWarning, stacklevel=4)
 
     def _write(self, row: dict[str, Any]) -> None:
-        line = _encode(row)
-        fd = self._open() if self._fd is None else self._fd
-        if self._torn:
-            line = b"\n" + line
-        self._torn = True  # until all of it is there
-        while line:
-            line = line[os.write(fd, line) :]  # one call, except on a full disk
-        self._torn = False
-
-    def _open(self) -> int:
-        if self.path is None:
-            raise NoPathError(
-                "JSONLogger() has no file yet: give it a path, or hand it to a driver with a run directory"
-            )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        size, is_file = os.fstat(fd).st_size, stat.S_ISREG(os.fstat(fd).st_mode)
-        # a crash may have left half a line; a pipe cannot be asked
-        self._torn = is_file and size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-        self._fd = fd
-        self._close_fd = weakref.finalize(self, os.close, fd)
-        self._owner = os.getpid()
-        return fd
-
-
-def _encode(row: dict[str, Any]) -> bytes:
-    try:
-        line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # an int beyond 64 bits, or a name with a lone surrogate
-        return _encode_slowly(row)
-    # orjson writes null for NaN; where there is any null, the standard library tells them apart
-    return _encode_slowly(row) if b"null" in line else line
-
-
-def _encode_slowly(row: dict[str, Any]) -> bytes:
-    try:
-        return (json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:
-        return (json.dumps(row, separators=(",", ":")) + "\n").encode()
+        if self._owner is None:
+            self._owner = os.getpid()
+        line = JSONLine(row.get("step") if row["type"] in _WITH_STEP else None, encode(row))
+        with self._file.mutex:
+            self._file.store(line)

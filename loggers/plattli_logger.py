@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from loggers import names as _names
+from loggers._backlog import BACKLOG
 from loggers._plattli_run import RUN_KEY, Options, PlattliRun
 from loggers._runstate import WHOLE_RUN, check_state, context_of
 from loggers.contract import JSON
@@ -101,7 +102,7 @@ class PlattliLogger:
         floats: Literal["exact", "f32", "f64"] = "exact",
         walltime: bool = True,
         hotsize: int = 500,
-        backlog: int = 64_000_000,
+        backlog: int = BACKLOG,
         durability: Literal["process", "fsync"] = "process",
         sync_every: float = 1.0,
     ) -> None:

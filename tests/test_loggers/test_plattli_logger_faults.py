@@ -172,6 +172,7 @@ def test_a_directory_that_cannot_be_made_yet(tmp_path: Path) -> None:
         expected["deep/er/a"] = {1: 1}
         assert len(caught) == 1
         assert "Not a directory" in str(caught[0].message)
+        assert caught[0].filename == __file__
         (tmp_path / "disk").unlink()
         logger.finish("completed")
 
@@ -280,7 +281,7 @@ with failing_disk(first=3 if how == "half" else 1) as disk:
 """
 
 
-@pytest.mark.parametrize("kind", ["plattli"])
+@pytest.mark.parametrize("kind", ["plattli", "json"])
 @pytest.mark.parametrize("how", ["back", "half", "fork", "lost"])
 def test_lines_that_wait_are_written_at_the_exit(tmp_path: Path, how: str, kind: str) -> None:
     """The interpreter shuts down without ``finish``: what waits is tried once more, and else counted."""
@@ -292,7 +293,8 @@ def test_lines_that_wait_are_written_at_the_exit(tmp_path: Path, how: str, kind:
 
     assert done.returncode == 0, done.stderr
     if how == "lost":
-        assert re.search(r"run 'run': 3 lines \(steps 1 to 3\) lost: the disk takes nothing \(\[Errno 5\]", done.stderr)
+        said = r"run '\S*run': 3 lines \(steps 1 to 3\) lost: the disk takes nothing \(\[Errno 5\]"
+        assert re.search(said, done.stderr)
         assert not run.exists()
         return
     assert "the 3 that waited are written" in done.stderr
