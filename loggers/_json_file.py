@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import stat
+import time
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +22,9 @@ _LINE: Final = 160
 #: How every line of this logger begins, by which what a crash has left of one is known.
 _BEGINNING: Final = b'{"type":"'
 _BLOCK: Final = 1 << 16
+#: Seconds between two looks whether the file is still there.
+_LOOK: Final = 0.1
+_ALL: Final[Mapping[str, Exception]] = {}
 
 
 class JSONLine(NamedTuple):
@@ -32,13 +37,6 @@ class JSONLine(NamedTuple):
     def size(self) -> int:
         """Bytes in memory."""
         return _LINE + len(self.data)
-
-
-class _Torn(NamedTuple):
-    """A line that may be there in part: where it was to begin, and what it is."""
-
-    at: int
-    data: bytes
 
 
 class JSONFile(Sink[JSONLine]):
@@ -54,9 +52,13 @@ class JSONFile(Sink[JSONLine]):
         self._path = path
         self.fd: int | None = None
         self._close: weakref.finalize[[int], JSONFile] | None = None
-        self._torn: _Torn | None = None
-        #: a pipe or a foreign file ends inside a line, which can only be ended
+        self._is_file = True
+        #: a line that may be there in part
+        self._torn: bytes | None = None
+        #: a pipe, or a line of somebody else, was left in the middle of a line, which can only be ended
         self._unended = False
+        #: when to see whether the file is still there, by ``time.monotonic``
+        self._look = 0.0
 
     @property
     def path(self) -> Path | None:
@@ -83,56 +85,44 @@ class JSONFile(Sink[JSONLine]):
         fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self.fd = fd
         self._close = weakref.finalize(self, os.close, fd)
-        if self._torn is None and stat.S_ISREG(os.fstat(fd).st_mode):  # a pipe cannot be asked
-            self._look_at_the_end(fd)
+        self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        if self._is_file:  # a pipe cannot be asked
+            self._mend(fd)
         return fd
 
-    def write(self, line: JSONLine) -> dict[str, Exception]:
+    def write(self, line: JSONLine) -> Mapping[str, Exception]:
         """See :meth:`loggers._backlog.Sink.write`."""
-        fd = self.begin()
-        about = os.fstat(fd)
-        is_file = stat.S_ISREG(about.st_mode)
-        if is_file and not about.st_nlink:  # somebody has removed it: what goes there, nobody will read
-            self.close()
-            fd = self.begin()
-            about = os.fstat(fd)
-        if self._torn is not None:
-            about = self._cut(fd, self._torn)
-        data = whole = b"\n" + line.data if self._unended else line.data
+        fd = self.fd
+        if fd is None or time.monotonic() > self._look:
+            fd = self._checked()
+        data = b"\n" + line.data if self._unended else line.data
         try:
             while data:
                 data = data[os.write(fd, data) :]  # one call, except on a full disk
         except BaseException as error:
-            if not is_file:
-                self._unended = True
-            else:
-                self._torn = _Torn(about.st_size, whole)
+            if self._is_file:
+                self._torn = line.data
                 if isinstance(error, OSError):
-                    self._let_go(fd, self._torn)
+                    with contextlib.suppress(OSError):  # it may let go of nothing now: before the next line, then
+                        self._mend(fd)
+                self.close()  # when the disk comes back, this descriptor may still know nothing of it
+            else:
+                self._unended = True
             raise
         self._unended = False
-        return {}
+        return _ALL
 
-    def _let_go(self, fd: int, torn: _Torn) -> None:
-        """Cut off what is there of a line, if the disk does that now, and open the file anew for the next one."""
-        with contextlib.suppress(OSError):
-            self._cut(fd, torn)
-        self.close()  # when the disk comes back, this descriptor may still know nothing of it
+    def _checked(self) -> int:
+        """Return the descriptor of the file that is there: what goes into a removed one, nobody will read."""
+        fd = self.begin()
+        if self._is_file and not os.fstat(fd).st_nlink:
+            self.close()
+            fd = self.begin()
+        self._look = time.monotonic() + _LOOK
+        return fd
 
-    def _cut(self, fd: int, torn: _Torn) -> os.stat_result:
-        """Remove what is there of a line that was not written to its end; return what the file is then."""
-        size = os.fstat(fd).st_size
-        there = size - torn.at
-        if there > 0:
-            if there <= len(torn.data) and os.pread(fd, there, torn.at) == torn.data[:there]:
-                os.ftruncate(fd, torn.at)
-            else:  # others write here, too: their lines stay
-                self._unended = os.pread(fd, 1, size - 1) != b"\n"
-        self._torn = None
-        return os.fstat(fd)
-
-    def _look_at_the_end(self, fd: int) -> None:
-        """Deal with a last line that a crash has cut short: it goes, for no verb has returned from it."""
+    def _mend(self, fd: int) -> None:
+        """Have the file end with a whole line: one that is there in part goes, for no verb has returned from it."""
         size = at = os.fstat(fd).st_size
         tail = b""
         while at and b"\n" not in tail:
@@ -141,10 +131,12 @@ class JSONFile(Sink[JSONLine]):
             tail = os.pread(fd, length, at) + tail
         tail = tail.rpartition(b"\n")[2]
         if tail:
-            if _is_ours(tail) and not _is_whole(tail):
+            is_torn = _is_ours(tail) and not _is_whole(tail) if self._torn is None else self._torn.startswith(tail)
+            if is_torn:
                 os.ftruncate(fd, size - len(tail))
             else:
-                self._unended = True
+                self._unended = True  # others write here, too
+        self._torn = None
 
     def close(self) -> None:
         """Close the file; it is opened again when there is something to write."""
