@@ -34,11 +34,12 @@ from loggers.errors import (
     StatusError,
     StepError,
     UndeliveredError,
+    UnwrittenError,
     VerbSignatureError,
 )
 from loggers.events_logger import EventsLogger
 from loggers.json_logger import JSONLogger
-from loggers.ranks import rank, rank_zero
+from loggers.ranks import InertLogger, rank, rank_zero
 from loggers.records import checkpoint_record, resume
 from loggers.session import TrainingSession
 from loggers.stdout_logger import StdoutLogger
@@ -70,6 +71,7 @@ __all__ = [
     "CSVLogger",
     "ConfusionError",
     "EventsLogger",
+    "InertLogger",
     "JSONLogger",
     "Logger",
     "LoggerError",
@@ -89,6 +91,7 @@ __all__ = [
     "StepError",
     "TrainingSession",
     "UndeliveredError",
+    "UnwrittenError",
     "VerbSignatureError",
     "backend",
     "check_logger",

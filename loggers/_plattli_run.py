@@ -19,6 +19,7 @@ from loggers._backlog import Sink
 from loggers._runstate import context_of, cut_after
 from loggers.contract import JSON
 from loggers.errors import RecordError, RunExistsError, RunLockedError
+from loggers.ranks import rank_hint
 from plattli import __version__
 from plattli import errors as plattli_errors
 from plattli._syncing import Syncer
@@ -247,7 +248,7 @@ class PlattliRun(Sink[Row]):
                 self.directory, hotsize=options.hotsize, floats=options.floats, if_exists=if_exists, cut=cut
             )
         except plattli_errors.RunLockedError as error:
-            raise _RunLockedError(str(error)) from error
+            raise _RunLockedError(f"{error}{rank_hint()}") from error
         config = {} if if_exists == "replace" else writer.read_config()
         if fresh and not goes_on and _about(config).get("id") != self.run_id:
             config = {}  # of a writer that died before its first metric: that was another run

@@ -16,6 +16,7 @@ from typing import Any, Final
 from loggers import verbs
 from loggers.contract import JSON
 from loggers.errors import MissingVerbError, RecordError
+from loggers.ranks import InertLogger
 
 #: The version of the record that this release writes. It reads this one and all below.
 RECORD_VERSION: Final = 1
@@ -44,7 +45,7 @@ def checkpoint_record(lgr: Any) -> dict[str, JSON] | None:
 
 
 def resume(lgr: Any, record: Mapping[str, Any] | None) -> None:
-    """Let ``lgr`` go on with the run of a record. Without a record, or a logger, do nothing.
+    """Let ``lgr`` go on with the run of a record. Without a record, or a logger that logs, do nothing.
 
     Args:
         lgr: a logger that nothing has been logged to yet.
@@ -54,7 +55,7 @@ def resume(lgr: Any, record: Mapping[str, Any] | None) -> None:
         RecordError: no record, a newer version's, or one of another type of logger.
         MissingVerbError: the logger cannot reattach.
     """
-    if lgr is None or record is None:
+    if lgr is None or record is None or isinstance(lgr, InertLogger):
         return
     check_version(record, "logger record", ("logger", "state"), RECORD_VERSION)
     theirs, ours = record["logger"], type_name(lgr)
