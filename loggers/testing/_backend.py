@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, ParamSpec
 
 import numpy as np
 import pytest
@@ -89,6 +90,46 @@ class Run:
         if self._contract.precision == "exact" and value == 0 and math.copysign(1, value) < 0:
             return "-0.0"
         return value
+
+
+_P = ParamSpec("_P")
+
+
+def promise(call: str, *declarations: str) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
+    """Have a test that fails say what was called, and what of it a backend may declare not to do.
+
+    Args:
+        call: the verbs that the test is about, as code.
+        declarations: attributes of :class:`Backend`.
+    """
+
+    def decorate(test: Callable[_P, None]) -> Callable[_P, None]:
+        @functools.wraps(test)
+        def noted(*args: _P.args, **kwargs: _P.kwargs) -> None:
+            try:
+                test(*args, **kwargs)
+            except (Exception, pytest.fail.Exception) as error:
+                contract: Any = args[0]
+                says = ", ".join(f"{name} = {getattr(contract, name)!r}" for name in declarations)
+                other = " or ".join(_otherwise(name, getattr(contract, name)) for name in declarations)
+                error.add_note(
+                    f"This is about {call}, and {type(contract).__name__} says {says}. If the backend does otherwise, "
+                    f"say {other} there; else the logger breaks its promise."
+                )
+                raise
+
+        return noted
+
+    return decorate
+
+
+def _otherwise(name: str, value: Any) -> str:
+    """Return what else could be declared."""
+    if name == "precision":
+        return " or ".join(f'precision = "{other}"' for other in ("exact", "float64", "float32") if other != value)
+    if name == "statuses":
+        return "statuses = {…} with what each status reads back as"
+    return f"{name} = {not value}"
 
 
 class Backend:

@@ -13,7 +13,7 @@ import pytest
 
 from loggers.errors import MetricValueError, StepError
 from loggers.testing import _cases
-from loggers.testing._backend import Backend, Run
+from loggers.testing._backend import Backend, Run, promise
 
 
 class LineTests(Backend):
@@ -82,6 +82,7 @@ class LineTests(Backend):
 
         run.holds({f"train/{name}": [(1, float(i))] for i, name in enumerate(names)})
 
+    @promise("log_metrics(…, epoch=0)", "holds_epochs")
     def test_epochs_are_per_context(self, run: Run) -> None:
         """A line with an epoch has it beside its metrics; one without has none."""
         logger = run.open()
@@ -152,6 +153,7 @@ class LineTests(Backend):
 
         run.holds({"train/loss": [(2, 0.5)]})
 
+    @promise("log_metrics() and reading before finish()", "live")
     def test_a_line_is_there_when_the_verb_returns(self, run: Run) -> None:
         """Whoever looks at the run of a live logger finds all of it. Others find it after the end."""
         logger = run.open()
@@ -166,6 +168,7 @@ class LineTests(Backend):
 
     # --- metrics: values ------------------------------------------------------------------------------
 
+    @promise("log_metrics({name: number}) with every type of number", "precision")
     def test_every_number_reads_back(self, run: Run) -> None:
         """Whatever its type: Python's, NumPy's of any width, arrays of one value, infinities, NaN."""
         cases = _cases.numbers()
@@ -173,6 +176,7 @@ class LineTests(Backend):
 
         run.holds({f"train/{name}": [(3, case.kept)] for name, case in cases.items()})
 
+    @promise('log_metrics({"text": "diverged", "none": None, "list": […], …})', "holds_text")
     def test_text_reads_back_or_is_refused(self, run: Run) -> None:
         """Strings, ``None``, lists and mappings: kept as they are, or named in an error."""
         cases = _cases.texts()
@@ -203,6 +207,7 @@ class LineTests(Backend):
         assert [name for name in bad if name not in str(raised.value)] == []
         run.holds({"train/first": [(3, 1.0), (5, 3.0)], "train/last": [(3, 2.0), (6, 4.0)]})
 
+    @promise('log_metrics({"m": 1}), then 0.5, 2**53 + 1 and text', "precision", "holds_text")
     def test_one_metric_may_change_its_type(self, run: Run) -> None:
         """No value is rounded to fit those before or after it. One that cannot be beside them is named."""
         fitting = [1, 0.5, math.nan, -3, 0.1, 1e300, 2**53, math.inf, 7]
@@ -289,6 +294,7 @@ class LineTests(Backend):
 
         run.holds({"train/a": [(1, 1.0), (2, 3.0)], "train/b": [(1, 2.0)], "train/c": [(1, 4.0)]})
 
+    @promise("log_metrics(…, step=3) after step=5", "holds_late")
     def test_a_late_point_is_put_where_it_belongs(self, run: Run) -> None:
         """Or left out and said, if the backend's readers would lose newer points over it."""
         logger = run.open()
@@ -307,6 +313,7 @@ class LineTests(Backend):
         if self.replaces:  # one that keeps the calls in order keeps this one, too
             assert found == sorted(found)
 
+    @promise("log_metrics(…, step=3) twice with the same metric", "replaces")
     def test_the_same_step_again(self, run: Run) -> None:
         """The later value counts: it is the only one, or the last."""
         logger = run.open()

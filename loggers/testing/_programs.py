@@ -11,7 +11,7 @@ import pytest
 
 from loggers import verbs
 from loggers.contract import CONTEXTS
-from loggers.testing._backend import Backend, Run
+from loggers.testing._backend import Backend, Run, promise
 from loggers.testing.recording import RecordingLogger
 
 
@@ -43,6 +43,7 @@ class ProgramTests(Backend):
         assert found.status == self.statuses.get(expected.status or "")
 
     @pytest.mark.parametrize("seed", range(4))
+    @promise("log_metrics() with steps that rise, repeat and go back", "holds_late", "replaces", "precision")
     def test_calls_in_any_order(self, run: Run, seed: int) -> None:
         """Steps go forth, stand still and, where that is possible, go back, in each context on its own."""
         chance = random.Random(seed)
@@ -65,6 +66,7 @@ class ProgramTests(Backend):
         self._same(run, both[1])
 
     @pytest.mark.parametrize("seed", range(4))
+    @promise("reattach(state) at any checkpoint", "resumes", "cuts")
     def test_resumes_in_any_order(self, run: Run, seed: int) -> None:
         """A training goes back to any of its checkpoints, any number of times, or goes through without."""
         chance = random.Random(seed)

@@ -10,7 +10,8 @@ import pytest
 
 from loggers import records, verbs
 from loggers.errors import RecordError, RunExistsError
-from loggers.testing._backend import Backend, Run
+from loggers.testing import _checkpoints
+from loggers.testing._backend import Backend, Run, promise
 from loggers.testing.stored import Stored
 
 
@@ -43,6 +44,7 @@ class ResumeTests(Backend):
         logger.reattach(json.loads(json.dumps(state, allow_nan=False)))
         return logger
 
+    @promise("logger_state()", "resumes")
     def test_without_state_nothing_is_reattached(self, run: Run) -> None:
         """Only a logger that has state needs ``reattach``, and a checkpoint holds its record."""
         logger = run.open()
@@ -56,6 +58,7 @@ class ResumeTests(Backend):
         run.holds({"train/loss": [(1, 0.5), (2, 0.25)]})
 
     @pytest.mark.parametrize("ended", ["interrupted", "completed"])
+    @promise("reattach(state) after more lines", "resumes", "cuts")
     def test_a_resume_goes_on_where_the_state_was_taken(self, run: Run, ended: str) -> None:
         """Back at 10 after 15: in every context, whatever was logged, and however the run had ended."""
         logger = run.open()
@@ -104,6 +107,7 @@ class ResumeTests(Backend):
             assert found.metrics["train/loss"] == self._seen([*old, *lost, *again])
             assert found.metrics["validate/loss"] == [(5, 0.5), (10, 0.25), (15, 0.125)]
 
+    @promise("reattach(state) with the state of an empty run", "resumes", "cuts")
     def test_a_resume_from_before_the_first_line(self, run: Run) -> None:
         """A checkpoint may be older than everything that was logged."""
         logger = run.open()
@@ -119,6 +123,7 @@ class ResumeTests(Backend):
         old = {} if self.cuts else {"validate/loss": [(1, 1.0)]}
         run.holds({"train/loss": [(1, 2.0)] if self.cuts else self._seen([(1, 1.0), (1, 2.0)]), **old})
 
+    @promise("reattach(state) 800 lines later", "resumes", "cuts")
     def test_a_resume_goes_far_back(self, run: Run) -> None:
         """Further than what a logger has at hand."""
         logger = run.open()
@@ -140,6 +145,7 @@ class ResumeTests(Backend):
         new = {} if self.cuts else {"train/new": [(step, step) for step in range(401, 1201)]}
         run.holds({"train/loss": [*old, *again] if self.cuts else self._seen([*old, *again]), **new})
 
+    @promise("reattach(state) and nothing after it", "resumes", "cuts")
     def test_a_resume_cuts_at_once(self, run: Run) -> None:
         """Also if nothing is logged afterwards; and what is logged next has the state's step as the current one."""
         logger = run.open()
@@ -157,6 +163,7 @@ class ResumeTests(Backend):
         run.holds({"train/loss": [(1, 1.0)] if self.cuts else [(1, 1.0), (2, 2.0)]})
         assert run.read().confusions == ({"confusion": [(1, ["a"], [[1]])]} if self.holds_confusions else {})
 
+    @promise("reattach(state) after lines of slower contexts", "resumes", "cuts")
     def test_lines_behind_the_newest_are_cut_too(self, run: Run) -> None:
         """After a checkpoint come its validation, and contexts that are slower than training."""
         logger = run.open()
@@ -203,6 +210,29 @@ class ResumeTests(Backend):
         run.holds({"train/loss": [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]})
         assert found.other == ({"report": "good"} if self.holds_other else {})
 
+    @pytest.mark.parametrize("file", _checkpoints.FILES)
+    @promise("reattach(state) from a checkpoint file", "resumes")
+    def test_a_state_comes_back_from_any_checkpoint(self, run: Run, file: str) -> None:
+        """From JSON, and from a pickle that may hold plain data only, as ``torch.load(weights_only=True)`` reads it."""
+        logger = run.open()
+        logger.log_metrics({"loss": 1.0}, step=1)
+        logger.log_metrics({"loss": 0.5}, step=1, context="validate")
+        record = records.checkpoint_record(logger)
+        logger.log_metrics({"loss": 2.0}, step=2)
+        run.end()
+        assert (record is not None) == self.resumes
+        read = _checkpoints.through(file, record)
+        assert read == record
+        if record is None:
+            return
+
+        logger = run.open()
+        records.resume(logger, read)
+        logger.log_metrics({"loss": 4.0}, step=2)
+        seen = [(1, 1.0), (2, 4.0)] if self.cuts else self._seen([(1, 1.0), (2, 2.0), (2, 4.0)])
+        run.holds({"train/loss": seen, "validate/loss": [(1, 0.5)]})
+
+    @promise("reattach(state) four times", "resumes", "cuts")
     def test_three_resumes_in_a_row(self, run: Run) -> None:
         """Each from the newest checkpoint; the last one from an old one once more."""
         logger = run.open()

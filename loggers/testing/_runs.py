@@ -14,7 +14,7 @@ from loggers import verbs
 from loggers.contract import STATUSES
 from loggers.errors import LoggerFinishedError, StatusError
 from loggers.testing import _cases
-from loggers.testing._backend import Backend, Run
+from loggers.testing._backend import Backend, Run, promise
 
 
 class RunTests(Backend):
@@ -26,6 +26,7 @@ class RunTests(Backend):
         """Nothing is missing, nothing has a signature of its own."""
         verbs.check_logger(run.open())
 
+    @promise("logger_state()", "resumes")
     def test_it_says_who_it_is_at_any_time(self, run: Run) -> None:
         """Before the first verb, between verbs, after the end; always the same."""
         logger = run.open()
@@ -83,6 +84,7 @@ class RunTests(Backend):
 
     # --- the other verbs ------------------------------------------------------------------------------
 
+    @promise("log_params({…}) twice", "holds_params")
     def test_later_params_win(self, run: Run) -> None:
         """Numbers and text as they are; what was not named again stays."""
         logger = run.open()
@@ -92,6 +94,7 @@ class RunTests(Backend):
         expected = {"lr": 0.2, "layers": 3, "optimizer": "adam", "warm-up": 500}
         assert run.read().params == (expected if self.holds_params else {})
 
+    @promise('log_params({"net": {"widths": [64, 32]}, "seed": None, …})', "holds_params", "holds_nested_params")
     def test_params_may_be_anything(self, run: Run) -> None:
         """Nested ones stay nested where that is possible; objects become text, and none is refused."""
         nested = {"net": {"widths": [64, 32], "bias": True}, "seed": None, "size": (8, 8)}
@@ -105,6 +108,7 @@ class RunTests(Backend):
             if self.holds_nested_params:
                 assert {name: found[name] for name in nested} == {**nested, "size": [8, 8]}
 
+    @promise("log_tags(…) three times", "holds_tags")
     def test_tags_add_up(self, run: Run) -> None:
         """One string, several, or a mapping."""
         logger = run.open()
@@ -115,6 +119,7 @@ class RunTests(Backend):
         expected = {"baseline": True, "small": True, "café": True, "dataset": "digits"}
         assert run.read().tags == (expected if self.holds_tags else {})
 
+    @promise('log_other("report", …)', "holds_other")
     def test_other_takes_text_numbers_and_data(self, run: Run) -> None:
         """The last value of a key counts."""
         logger = run.open()
@@ -127,6 +132,7 @@ class RunTests(Backend):
         expected = {"report": "all\nis **well**", "score": 0.5, "folds": {"best": [1, {"fold": None}]}}
         assert run.read().other == (expected if self.holds_other else {})
 
+    @promise("log_confusion(…)", "holds_confusions")
     def test_a_confusion_matrix_has_a_place(self, run: Run) -> None:
         """The one that is given, or the current step."""
         logger = run.open()
@@ -145,6 +151,7 @@ class RunTests(Backend):
     # --- the end --------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("status", STATUSES)
+    @promise("finish(status)", "statuses")
     def test_the_status_reads_back(self, run: Run, status: str) -> None:
         """And everything that was logged is there whatever the status."""
         logger = run.open()

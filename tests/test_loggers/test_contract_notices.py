@@ -18,7 +18,12 @@ from loggers.testing import Call, LoggerContract, RecordingLogger, Run, Stored, 
 
 
 def failures(logger: type[RecordingLogger], home: Path, only: str = "", **declared: Any) -> set[str]:
-    """Return the tests of the contract that a logger fails, by name without ``test_``.
+    """Return the tests of the contract that a logger fails, by name without ``test_``."""
+    return set(notes(logger, home, only, **declared))
+
+
+def notes(logger: type[RecordingLogger], home: Path, only: str = "", **declared: Any) -> dict[str, str]:
+    """Return the tests of the contract that a logger fails, by name without ``test_``, and what they say of it.
 
     Args:
         logger: what is tested.
@@ -26,7 +31,7 @@ def failures(logger: type[RecordingLogger], home: Path, only: str = "", **declar
         only: the one test to try, else all.
         **declared: attributes of the contract.
     """
-    failed = set()
+    failed = {}
     for number, (name, arguments) in enumerate(contract_tests()):
         if only not in ("", name.removeprefix("test_")):
             continue
@@ -48,8 +53,8 @@ def failures(logger: type[RecordingLogger], home: Path, only: str = "", **declar
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 getattr(contract, name)(Run(contract, home / str(number)), **arguments)
-        except (Exception, pytest.fail.Exception):
-            failed.add(name.removeprefix("test_"))
+        except (Exception, pytest.fail.Exception) as error:
+            failed[name.removeprefix("test_")] = "\n".join(getattr(error, "__notes__", ()))
     return failed
 
 
@@ -302,3 +307,74 @@ def test_a_wrong_declaration_is_noticed(declared: dict[str, Any], expected: str,
 def test_what_is_more_precise_than_declared_is_fine(logger: type[RecordingLogger], tmp_path: Path) -> None:
     """A backend may round, and need not."""
     assert failures(logger, tmp_path, precision="float32") == set()
+
+
+class KeepsNoParams(RecordingLogger):
+    def log_params(self, params: Any) -> None:
+        pass
+
+
+class KeepsNoStatus(RecordingLogger):
+    def _keep(self, verb: str, *args: Any, **kwargs: Any) -> None:
+        if verb != "finish":
+            super()._keep(verb, *args, **kwargs)
+
+
+class RefusesText(RecordingLogger):
+    def log_metrics(self, metrics: Any, *, step: Any, **place: Any) -> None:
+        text = {name for name, value in metrics.items() if isinstance(value, str)}
+        super().log_metrics({name: metrics[name] for name in metrics if name not in text}, step=step, **place)
+        if text:
+            raise MetricValueError(f"no text: {text}")
+
+
+class HasNoState(RecordingLogger):
+    def logger_state(self) -> Any:
+        return None
+
+
+class HasTheStateOfAnObject(RecordingLogger):
+    def logger_state(self) -> Any:
+        return {**super().logger_state(), "kind": Kind("recording")}
+
+
+class Kind(str):
+    """A string that pickle has to look up."""
+
+
+@pytest.mark.parametrize(
+    ("logger", "test", "said"),
+    [
+        (KeepsNoParams, "later_params_win", ["log_params({…})", "holds_params = True", "say holds_params = False"]),
+        (RefusesText, "text_reads_back_or_is_refused", ['{"text": "diverged"', "say holds_text = False"]),
+        (RoundsToFloat32, "every_number_reads_back", ["log_metrics", 'precision = "float64" or precision = "float32"']),
+        (DropsLatePoints, "a_late_point_is_put_where_it_belongs", ["step=3) after step=5", "say holds_late = False"]),
+        (KeepsNoStatus, "the_status_reads_back", ["finish(status)", "say statuses = {"]),
+        (HasNoState, "it_says_who_it_is_at_any_time", ["logger_state()", "say resumes = False"]),
+        (CutsNothing, "a_resume_goes_far_back", ["reattach(state) 800 lines later", "cuts = False"]),
+        (HasTheStateOfAnObject, "a_state_comes_back_from_any_checkpoint", ["from a checkpoint file"]),
+    ],
+)
+def test_a_failure_names_the_call_and_what_may_be_declared(
+    logger: type[RecordingLogger], test: str, said: list[str], tmp_path: Path
+) -> None:
+    """An author who did not know of the declaration finds it in the failure."""
+    note = notes(logger, tmp_path, only=test)[test]
+
+    assert [text for text in said if text not in note] == []
+    assert note.startswith("This is about ")
+    assert "else the logger breaks its promise" in note
+
+
+def test_a_failure_of_a_promise_that_all_have_names_no_declaration(tmp_path: Path) -> None:
+    """There is none that would help."""
+    assert notes(MixesContexts, tmp_path, only="a_line_goes_to_its_context") == {"a_line_goes_to_its_context": ""}
+
+
+@pytest.mark.parametrize("declared", ["holds_params", "holds_tags", "holds_other", "holds_confusions", "holds_text"])
+def test_a_wrong_declaration_is_named(declared: str, tmp_path: Path) -> None:
+    """The other way round, too: the backend does what it is said not to do."""
+    said = notes(RecordingLogger, tmp_path, **{declared: False})
+
+    assert any(f"Contract says {declared} = False" in note for note in said.values())
+    assert any(f"say {declared} = True" in note for note in said.values())
