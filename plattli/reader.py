@@ -674,15 +674,19 @@ class Reader:
         return self._parsed[name]
 
     def _hot_rows(self) -> HotRows | LazyHotRows:
-        if self.exclude_hot or self.kind == "zip" or self._manifest().run_rows is not None:
-            return NO_HOT_ROWS
-        if self._hot is None:
-            self._hot = self._hot_reader.look()
-            if self._is_outdated():
-                # the manifest was read earlier, and may lack metrics of rows that were read now
-                self._forget_manifest()
-                return self._hot_rows()
-        return self._hot
+        for _ in range(_ATTEMPTS):
+            if self.exclude_hot or self.kind == "zip" or self._manifest().run_rows is not None:
+                return NO_HOT_ROWS
+            if self._hot is not None:
+                return self._hot
+            hot = self._hot_reader.look()
+            if not self._is_outdated():
+                self._hot = hot
+                return hot
+            # The old manifest may lack metrics of these rows. And the new one may say that a column was cut for a late
+            # point, whose tail went to the hot log after we had looked there.
+            self._forget_manifest()
+        raise UnstableRunError(f"run {self._run!r} changed {_ATTEMPTS} times while its hot log was read: try again")
 
     def _is_outdated(self) -> bool:
         # a folder without a manifest is being removed: what was read from it is still true

@@ -37,12 +37,16 @@ def write(run: Path, say: Callable[[str], None]) -> None:
             line: dict[str, Any] = {"loss": step * 0.5, "n": step + 0.5 if step >= 7_000 else step}
             if step % 7 == 0:
                 line["tenth"] = step / 10
+            if step % 3 == 0:
+                line["holes"] = step * 0.5
             if step % 1_000 > 900:
                 line[f"new{step // 2_000}"] = step * 0.5
             lgr.log_metrics(line, step=step)
             if step % 50 == 0:
                 lgr.log_metrics({"loss": step * 0.5}, step=step, context="validate")
                 lgr.log_metrics({"loss": (step - 20) * 0.5}, step=step - 20, context="late")
+                if step % 1_000 == 0:
+                    lgr.log_metrics({"holes": (step - 500) * 0.5}, step=step - 500)
                 say(str(step))
 
     lgr = PlattliLogger(run, walltime=False, hotsize=100)
@@ -104,6 +108,9 @@ def check(reader: Reader, sure: int) -> None:
         assert not len(wrong), (name, steps[wrong[:5]], values[wrong[:5]])
         if name == "train/loss":
             assert steps[:sure].tolist() == list(range(1, sure + 1))
+        elif name == "train/holes":
+            late = range(500, sure - 499, 1_000)
+            assert {*range(3, sure + 1, 3), *late} <= set(steps.tolist())
         elif name == "validate/loss":
             assert len(steps) >= sure // 50
 
