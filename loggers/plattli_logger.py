@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -59,12 +60,14 @@ class _Line(NamedTuple):
         keep: positions of the values kept, ``None`` for all.
         refused: metric -> why no name on disk can hold it.
         clashes: metrics that have the name of one of the logger's own.
+        wide: positions, among the values kept, of those that are to be float64.
     """
 
     names: tuple[str, ...]
     keep: tuple[int, ...] | None
     refused: dict[str, str]
     clashes: list[str]
+    wide: frozenset[int]
 
 
 class PlattliLogger:
@@ -84,7 +87,7 @@ class PlattliLogger:
     **How values are stored.** Integers as integers. A Python float as float32 where that is exact
     (what a float32 loss gives), else as float64: nothing is rounded, whatever is logged later to the
     same metric. NaN and the infinities are kept. Strings, lists and dicts become JSON values. The rules
-    per type are in :mod:`loggers.values`.
+    per type are in :mod:`loggers.values`, and with their dtypes in ``docs/values.md``.
 
     Beside the metrics, each context has ``<context>/epoch`` (when an epoch is given) and
     ``<context>/walltime`` (Unix seconds, float64).
@@ -100,6 +103,7 @@ class PlattliLogger:
         run_id: str | None = None,
         if_exists: Literal["refuse", "append", "replace"] = "refuse",
         floats: Literal["exact", "f32", "f64"] = "exact",
+        f64: Iterable[str] | str = (),
         walltime: bool = True,
         hotsize: int = 500,
         backlog: int = BACKLOG,
@@ -116,6 +120,8 @@ class PlattliLogger:
                 ``"replace"`` removes the old run.
             floats: ``"exact"`` as above; ``"f32"`` rounds Python floats to float32 (half the space);
                 ``"f64"`` keeps every float as float64.
+            f64: patterns such as ``"*/lr"`` or ``"timing/*"``, as :mod:`fnmatch` has them: metrics whose
+                ``<context>/<name>`` matches one are float64 from their first number on, whatever ``floats`` says.
             walltime: log ``<context>/walltime``.
             hotsize: lines that wait in the row-wise log before they become columns; more of them where they come
                 fast.
@@ -128,6 +134,9 @@ class PlattliLogger:
             raise LoggerError(f"if_exists must be 'refuse', 'append' or 'replace', got {if_exists!r}")
         if floats not in ("exact", "f32", "f64"):
             raise LoggerError(f"floats must be 'exact', 'f32' or 'f64', got {floats!r}")
+        patterns = (f64,) if isinstance(f64, str) else tuple(f64)
+        if not all(isinstance(pattern, str) and pattern for pattern in patterns):
+            raise LoggerError(f"f64 must be a pattern for metrics such as '*/lr', or some of them, got {f64!r}")
         if durability not in ("process", "fsync"):
             raise LoggerError(f"durability must be 'process' or 'fsync', got {durability!r}")
         if not isinstance(sync_every, int | float) or not 0 < sync_every < float("inf"):
@@ -135,6 +144,7 @@ class PlattliLogger:
         if run_id is not None and (not isinstance(run_id, str) or not run_id):
             raise LoggerError(f"run_id must be a non-empty string, or None to have one made up, got {run_id!r}")
         self._walltime = walltime
+        self._f64 = patterns
         options = Options(if_exists, floats, hotsize, durability, sync_every)
         self._run = PlattliRun(self, Path(directory), _new_id() if run_id is None else run_id, options, backlog)
         self._status: str | None = None
@@ -203,6 +213,8 @@ class PlattliLogger:
             row = (*values.values(),)
             if line.keep is not None:
                 row = tuple([row[i] for i in line.keep])
+            if known is None and line.wide:
+                row, floats = tuple([_wide(v) if i in line.wide else v for i, v in enumerate(row)]), False
             if epoch is not None:
                 row = (*row, epoch)
                 floats = floats and epoch <= _EXACT
@@ -231,16 +243,20 @@ class PlattliLogger:
         stored: list[str] = []
         keep: list[int] = []
         refused: dict[str, str] = {}
+        wide: set[int] = set()
         for position, name in enumerate(values):
             if name in clashes:
                 continue
             try:
                 stored.append(_names.encode(f"{context}/{name}"))
                 keep.append(position)
+                if any(fnmatchcase(f"{context}/{name}", pattern) for pattern in self._f64):
+                    wide.add(len(keep) - 1)
             except MetricNameError as error:
                 refused[name] = str(error)
         stored += [_names.encode(f"{context}/{name}") for name in carriers]
-        return _Line(tuple(stored), None if len(keep) == len(values) else tuple(keep), refused, clashes)
+        kept = None if len(keep) == len(values) else tuple(keep)
+        return _Line(tuple(stored), kept, refused, clashes, frozenset(wide))
 
     def _remember(self, key: tuple[Any, ...], line: _Line) -> None:
         if len(self._lines) >= 4096:  # callers whose lines never look alike
@@ -481,6 +497,7 @@ class PlattliLogger:
             "directory": run.directory,
             "run_id": run.run_id,
             "floats": options.floats,
+            "f64": self._f64,
             "walltime": self._walltime,
             "hotsize": options.hotsize,
             "backlog": run.limit,
@@ -511,6 +528,11 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _wide(value: Any) -> Any:
+    """Return a number such that its column becomes float64; one that this would change stays what it is."""
+    return np.float64(value) if type(value) is float or (type(value) is int and -_EXACT <= value <= _EXACT) else value
 
 
 def _storable(step: int) -> int:

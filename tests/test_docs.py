@@ -1,4 +1,4 @@
-"""The README's Python runs, in order, and prints what the README says it prints."""
+"""The Python of the README and of other pages runs, in order, and prints what they say it prints."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import io
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -21,27 +22,32 @@ def examples(text: str) -> list[tuple[str, str]]:
     return [(code, after if kind == "text" else "") for (lang, code), (kind, after) in pairs if lang == "python"]
 
 
-def run(code: str) -> str:
+def run(code: str, names: dict[str, Any]) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+        exec(compile(code, "<docs>", "exec"), names)
     return printed.getvalue()
 
 
-def test_every_example_prints_what_the_readme_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "shares"), [("README.md", False), ("docs/values.md", True)])
+def test_every_example_prints_what_the_page_says(
+    page: str, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One after the other in one directory, as a reader would type them."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    found = examples(README.read_text())
+    text = (ROOT / page).read_text()
+    found = examples(text)
 
-    assert len(found) == README.read_text().count("```python")
+    assert len(found) == text.count("```python") > 0
+    names = {"__name__": "docs"}
     for code, expected in found:
-        assert expected == run(code), code
+        assert expected == run(code, names if shares else dict(names)), code
 
 
 def test_an_example_that_prints_something_else_is_noticed() -> None:
     """The check above can fail."""
     ((code, expected),) = examples("```python\nprint(1)\n```\n\n```text\n2\n```\n")
 
-    assert (run(code), expected) == ("1\n", "2\n")
+    assert (run(code, {}), expected) == ("1\n", "2\n")
