@@ -195,19 +195,20 @@ class JSONLogger:
 
     def _end(self, line: JSONLine, status: str) -> None:
         file = self._file
-        missing = "; all its lines are there, but for this last one"
+        missing = "all its lines but this last one are there; make room and call finish again"
         try:
             if file.backlog is None or file.backlog.retry():
                 file.write(line)
                 file.close()
                 return
-            missing, error = f"; {file.backlog.describe()} and are lost with this process", file.backlog.error
+            error = file.backlog.error
+            missing = f"{file.backlog.describe()}; make room and call finish again, or they are lost with this process"
         except OSError as problem:
             if not file.is_outage(problem):
                 raise
             error = problem
         raise UnwrittenError(
-            f"the file {self.path} does not end as {status!r} ({error}){missing}: make room and call finish again"
+            f"the file {self.path} does not end as {status!r} ({error}): {missing}"
         ) from error
 
     def run_id(self) -> str | None:

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import json
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,9 @@ import orjson
 from plattli import _fs
 from plattli._format import HOT, HOT_COMPACTING, TMP_SUFFIX
 from plattli.errors import CorruptRunError
+
+#: Seconds between two looks whether the log is still there.
+_LOOK: Final = 0.1
 
 #: :func:`encode` for rows that are known to hold no null, NaN or infinity.
 encode_finite: Final[Callable[[dict[str, Any]], bytes]] = partial(orjson.dumps, option=orjson.OPT_APPEND_NEWLINE)
@@ -55,6 +59,8 @@ class HotLog:
         self.size = 0
         #: the file may go on behind them with half a line
         self._torn = False
+        #: when to see whether the file is still there, by ``time.monotonic``
+        self._look = 0.0
 
     def append(self, line: bytes) -> None:
         """Append one whole line, or raise ``OSError`` and leave the log as it was."""
@@ -62,6 +68,11 @@ class HotLog:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             size = os.fstat(self._fd).st_size
             self.size = min(size, self.size) if self._torn else size
+            self._look = time.monotonic() + _LOOK
+        elif time.monotonic() > self._look:
+            self._look = time.monotonic() + _LOOK
+            if not os.fstat(self._fd).st_nlink:  # nobody will ever read what goes there
+                raise OSError(errno.ESTALE, "the hot log was removed", str(self.path))
         if self._torn:
             self._cut()
         try:

@@ -151,6 +151,14 @@ class HotRows:
         """Yield each row."""
         return map(self._row, self._layouts)
 
+    def whole(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield each step and what its row holds, but for a row that Ctrl-C has left half in here."""
+        for step in list(self._layouts):
+            try:
+                yield step, self._row(step).values()
+            except (KeyError, ValueError):
+                continue
+
     def _row(self, step: int) -> Row:
         layout = self._layouts[step]
         return Row(layout, self._packed[layout][step], self._others.get(step, ()))

@@ -41,6 +41,7 @@ class Store:
         #: the first so many columns as the manifest spells them
         self._entries = bytearray()
         self._entered = 0
+        self._half_spelled = False
 
     # ---- the manifest -------------------------------------------------------------------------------
 
@@ -98,7 +99,9 @@ class Store:
             self.publish(sync=True, grown=True)
 
     def _spelled(self, grown: bool) -> bytes:
-        if self.stale or not grown:
+        anew = self.stale or not grown or self._half_spelled
+        self._half_spelled = True  # until the end: Ctrl-C may come, and a batch that still runs publish
+        if anew:
             self._entries.clear()
             self._entered = 0
         # before the specs are read: what a batch announces from now on needs another manifest
@@ -111,6 +114,7 @@ class Store:
                 self._entries += b", "
             self._entries += _manifest.entry(column.name, column.spec())
         self._entered = len(self.columns)
+        self._half_spelled = False
         return _manifest.assemble(self._entries)
 
     def abandon(self) -> None:

@@ -112,7 +112,8 @@ def _guarded(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
 def _leaves_all_in_order(error: BaseException) -> bool:
     """Tell an error of ours, or of a disk that takes no more: those leave rows and files as they were."""
-    return isinstance(error, PlattliError) or not isinstance(error, OSError) or error.errno not in _SURPRISES
+    cause = error.__cause__ if isinstance(error, RunBrokenError) else None if isinstance(error, PlattliError) else error
+    return not isinstance(cause, OSError) or cause.errno not in _SURPRISES
 
 
 class RowWriter:
@@ -168,6 +169,8 @@ class RowWriter:
         self._busy = False
         #: a call ended half-way: the files count, not what is in memory
         self._torn = False
+        #: step -> metric -> value of what was in memory then
+        self._held: dict[int, dict[str, Any]] = {}
         if if_exists == "refuse" and exists(self.run_root):
             raise RunExistsError(f"there is a run already in {self.run_root}")
 
@@ -195,8 +198,28 @@ class RowWriter:
                 f"set a flag or raise, and act on it after the call"
             )
         self._let_go()
+        self._remember_rows()
         self._open("append", lambda name: None)
+        self._restore_rows()
         self._torn = False
+
+    def _remember_rows(self) -> None:
+        """Keep what is in memory until the files have it: they may be gone, or others than those it was written to."""
+        batch = self._batch
+        for rows in (() if batch is None else (batch.rows,)) + (self._rows,):
+            for step, row in rows.whole():
+                self._held[step] = self._held.get(step, {}) | row
+
+    def _restore_rows(self) -> None:
+        """Append what was in memory and is nowhere in the files; what they have counts."""
+        stored = {name: set(column.steps().tolist()) for name, column in self._columns.items()} if self._held else {}
+        for step, row in sorted(self._held.items()):
+            hot = self._rows.get(step)
+            known = () if hot is None else hot.values()
+            missing = {n: v for n, v in row.items() if n not in known and step not in stored.get(n, ())}
+            if missing:
+                self._append_row(step, tuple(missing), tuple(missing.values()), False)
+        self._held.clear()
 
     def _open(self, if_exists: IfExists, cut: Callable[[str], int | None]) -> None:
         _packing.remove_temporaries(self.run_root)

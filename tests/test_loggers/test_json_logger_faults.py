@@ -86,7 +86,7 @@ def test_a_disk_that_fails_for_long_is_told_once(path: Path) -> None:
         ]
         assert logger_info(logger)["waiting"] == len(expected)
         assert [call.args for batch in open_source(path).calls(Cursor()) for call in batch] == [("first", 1)]
-        with pytest.raises(UnwrittenError, match=r"9 lines \(steps 1 to 5\) wait in memory and are lost with this"):
+        with pytest.raises(UnwrittenError, match=r"9 lines \(steps 1 to 5\) wait in memory; make room"):
             logger.finish("completed")
         disk.heal()
         logger.finish("completed")

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from loggers import PlattliLogger, logger_info
+from loggers import JSONLogger, PlattliLogger, logger_info
 from loggers.errors import MetricValueError, UnwrittenError
 from plattli import Reader
 from plattli.runinfo import run_info
@@ -202,6 +202,58 @@ def test_a_directory_that_is_gone_for_a_while(tmp_path: Path) -> None:
     assert stored(run) == {"train/loss": {step: step / 4 for step in range(60)}}
 
 
+def remove(directory: Path) -> None:
+    """Remove it, whatever a compaction makes there anew meanwhile."""
+    while directory.exists():
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.parametrize("lines_meanwhile", [1, 3, 30])
+@pytest.mark.parametrize("hotsize", [4, 50])
+def test_a_directory_that_is_removed_and_put_back(tmp_path: Path, hotsize: int, lines_meanwhile: int) -> None:
+    """From a copy, so that what went into the files of the first one is nowhere but in memory."""
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    logger = PlattliLogger(run, walltime=False, hotsize=hotsize)
+    last = 6 + lines_meanwhile
+
+    def log(steps: range) -> None:
+        for step in steps:
+            logger.log_metrics({"loss": step / 4, "note": [step]}, step=step)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        log(range(6))
+        logger.backend().settle()
+        shutil.copytree(run, copy)
+        remove(run)
+        log(range(6, last))
+        remove(run)
+        copy.rename(run)
+        log(range(last, 100))
+        logger.finish("completed")
+
+    steps = range(100)
+    assert stored(run) == {"train/loss": {s: s / 4 for s in steps}, "train/note": {s: [s] for s in steps}}
+
+
+def test_a_directory_that_is_removed_for_good_is_made_again(tmp_path: Path) -> None:
+    """With all lines that are still in memory: that is the best that can be done."""
+    run = tmp_path / "run"
+    logger = PlattliLogger(run, walltime=False, hotsize=50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for step in range(20):
+            logger.log_metrics({"loss": step / 4}, step=step)
+        remove(run / "plattli")
+        step = 20
+        while not (run / "plattli").exists():  # it looks ten times a second
+            logger.log_metrics({"loss": step / 4}, step=step)
+            step += 1
+        logger.finish("completed")
+
+    assert stored(run) == {"train/loss": {s: s / 4 for s in range(step)}}
+
+
 def test_a_value_that_no_column_holds_is_told_when_it_is_written(run: Path) -> None:
     """It cannot be refused while nobody knows the columns; its siblings are stored."""
     logger = new_logger(run)
@@ -347,6 +399,39 @@ def fill(disk: Path) -> Path:
         while True:
             file.write(b"x" * 4096)
     return path
+
+
+@pytest.mark.parametrize("kind", ["plattli", "json"])
+def test_a_file_system_that_is_read_only_at_construction(small_disk: Path, kind: str) -> None:
+    """A real EROFS: one warning at the first verb, and all is there when it can be written."""
+    run = small_disk / "deep" / "run"
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    logger: Any = new_logger(run) if kind == "plattli" else JSONLogger(run)
+    waiting = len(list(lines())) + (2 if kind == "json" else 0)  # where params and tags are lines, too
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        expected = log_all(logger)
+        with pytest.raises(UnwrittenError, match=rf"{waiting} lines \(steps 1 to 12\) wait in memory"):
+            logger.finish("completed")
+        assert list(small_disk.iterdir()) == []
+        assert logger_info(logger)["waiting"] == waiting
+        assert len(caught) == 1
+        assert "Read-only file system" in str(caught[0].message)
+        subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+        logger.finish("completed")
+
+    if kind == "plattli":
+        assert stored(run) == expected
+        info = run_info(run)
+        assert (info.status, info.params, info.tags) == ("completed", {"lr": 0.1}, {"seen": True})
+    else:
+        rows = [json.loads(line) for line in run.read_text().splitlines()]
+        lines_of = [(r["step"], r["context"], {n: v for n, v in r.items() if n not in CARRIERS}) for r in rows[1:-2]]
+        assert lines_of == list(lines())
+        assert [row["type"] for row in (rows[0], *rows[-2:])] == ["params", "tags", "finish"]
+
+
+CARRIERS = {"type", "context", "step", "epoch"}
 
 
 @pytest.mark.parametrize("when", ["logging", "first verb", "finish"])
