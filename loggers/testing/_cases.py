@@ -149,6 +149,14 @@ def refused() -> dict[str, Any]:
     }
 
 
+def odd_names() -> tuple[str, ...]:
+    """Return names that a backend may have trouble with, as paths, as keys, or beside each other."""
+    return (
+        "AR@100", "timing(s)/gen", "my.loss", "🎉", "new\nline", "x" * 300, "..", "../up", "/abs", "a//b", "a/", "aux",
+        "Loss", "loss", "foo", "foo/bar", "foo.f32", "foo.f32/x", "back\\slash", "100%", "%41", " ", "{}", "$x", "_y",
+    )  # fmt: skip
+
+
 def whole_steps() -> list[Case]:
     """Return steps of every type that is a whole number, by different numbers."""
     return [

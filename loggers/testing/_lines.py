@@ -82,6 +82,23 @@ class LineTests(Backend):
 
         run.holds({f"train/{name}": [(1, float(i))] for i, name in enumerate(names)})
 
+    def test_an_odd_name_is_kept_or_refused(self, run: Run) -> None:
+        """It reads back equal, or the error names it; it costs no other metric of its line anything."""
+        logger = run.open()
+        kept: dict[str, list[tuple[int, float]]] = {}
+        refused: list[tuple[str, frozenset[str]]] = []
+        for step, name in enumerate(_cases.odd_names(), 1):
+            try:
+                logger.log_metrics({"first": step, name: step / 2, "last": -step}, step=step)
+            except MetricValueError as error:
+                refused.append((name, error.metrics))
+            else:
+                kept[f"train/{name}"] = [(step, step / 2)]
+
+        assert [name for name, metrics in refused if metrics != {name}] == []
+        steps = range(1, step + 1)
+        run.holds({**kept, "train/first": [(s, s) for s in steps], "train/last": [(s, -s) for s in steps]})
+
     @promise("log_metrics(…, epoch=0)", "holds_epochs")
     def test_epochs_are_per_context(self, run: Run) -> None:
         """A line with an epoch has it beside its metrics; one without has none."""

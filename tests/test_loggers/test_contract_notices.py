@@ -231,6 +231,13 @@ class LogsToTheNewestRun(RecordingLogger):
         RecordingLogger._keep(self.newest, verb, *args, **kwargs)
 
 
+class FoldsCase(RecordingLogger):
+    def _keep(self, verb: str, *args: Any, **kwargs: Any) -> None:
+        if verb == "log_metrics":
+            args = ({name.lower(): value for name, value in args[0].items()},)
+        super()._keep(verb, *args, **kwargs)
+
+
 class StartsOver(RecordingLogger):
     def __init__(self, calls: list[Call] | None = None) -> None:
         super().__init__(calls)
@@ -275,6 +282,7 @@ class StartsOver(RecordingLogger):
         (DropsLatePoints, "calls_in_any_order"),
         (CutsNothing, "resumes_in_any_order"),
         (StartsOver, "a_run_that_is_there_is_not_lost"),
+        (FoldsCase, "an_odd_name_is_kept_or_refused"),
     ],
 )
 def test_a_broken_promise_is_noticed(logger: type[RecordingLogger], expected: str, tmp_path: Path) -> None:

@@ -327,13 +327,13 @@ def test_a_context_that_is_none_is_refused_before_anything_is_written(run: Path,
 def test_steps_up_to_the_last(run: Path) -> None:
     """Integral floats, NumPy and 0-d integers are steps; 2**63 - 1 is the last."""
     lgr = plain_logger(run, hotsize=2)
-    for step in (7.0, np.int64(8), np.array(9), np.float32(10), 2**31, 2**32 - 2, 2**32 - 1):
+    for step in (7.0, np.int64(8), np.array(9), np.float32(10), 2**31, 2**32 - 2, 2**32 - 1, 2**32, 1e10):
         lgr.log_metrics({"a": 1}, step=step)  # type: ignore[arg-type]
     lgr.log_metrics({"b": 1}, step=2**63 - 1, context="validate")
     lgr.finish("completed")
 
     found = stored(run)
-    assert list(found["train/a"]) == [7, 8, 9, 10, 2**31, 2**32 - 2, 2**32 - 1]
+    assert list(found["train/a"]) == [7, 8, 9, 10, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 10**10]
     assert found["validate/b"] == {2**63 - 1: 1}
 
 
@@ -390,6 +390,17 @@ def test_names_that_need_one_path_are_refused_by_name(run: Path) -> None:
     lgr.finish("completed")
 
     assert stored(run) == {"train/foo": {1: 0.5}, "train/ok": {1: 2.0}}
+
+
+def test_names_beside_each_other(run: Path) -> None:
+    """As long as no metric needs the path of another one's files, dots and slashes are nothing special."""
+    lgr = plain_logger(run, hotsize=2)
+    names = ["foo.f32", "foo.f32/x", "Loss", "loss", "bar", "bar/x", "baz.json", "baz"]
+    for step in range(5):
+        lgr.log_metrics({name: step + i / 4 for i, name in enumerate(names)}, step=step)
+    lgr.finish("completed")
+
+    assert stored(run) == {f"train/{n}": {s: s + i / 4 for s in range(5)} for i, n in enumerate(names)}
 
 
 def test_a_context_may_be_an_enum_of_strings(run: Path) -> None:
