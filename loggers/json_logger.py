@@ -54,7 +54,7 @@ class JSONLogger:
     fields (``type``, ``context``, ``epoch``, ``step``; for parameters ``type``) is left out, with one
     warning per name.
 
-    After a ``fork`` the child's copy writes nothing, and so does a pickled copy of a logger that has
+    After a ``fork`` the child's copy writes nothing, begun or not, and so does a pickled copy of a logger that has
     begun to write. A logger that has not may be pickled and used elsewhere.
 
     Args:
@@ -66,7 +66,8 @@ class JSONLogger:
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, backlog: int = BACKLOG) -> None:
         self._file = JSONFile(self, None if path is None else Path(path), backlog)
-        self._owner: int | None = None  # the process that used it first
+        self._owner = os.getpid()  # a fork's copy is none of its own
+        self._begun = False
         self._finished = False
         self._warned: set[str] = set()
         self._last: dict[str, Any] = {}  # context, epoch and step of the last metrics line
@@ -238,7 +239,7 @@ class JSONLogger:
 
         What waits for the disk is tried once more; if it takes nothing yet, it goes on waiting.
         """
-        if self._owner is not None and self._owner != os.getpid():
+        if self._owner != os.getpid():
             self._file.close()  # a fork's copy of the descriptor
             return
         with self._file.mutex:
@@ -260,12 +261,12 @@ class JSONLogger:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open file behind. A copy of a logger in use belongs to no process."""
-        inert = {} if self._owner is None else {"_owner": -1}
-        return {**self.__dict__, "_file": (self._file.path, self._file.limit), **inert}
+        return {**self.__dict__, "_file": (self._file.path, self._file.limit)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         path, limit = state["_file"]
-        self.__dict__.update(state, _file=JSONFile(self, path, limit))
+        owner = -1 if state["_begun"] or state["_owner"] == -1 else os.getpid()
+        self.__dict__.update(state, _file=JSONFile(self, path, limit), _owner=owner)
 
     def _may_write(self) -> bool:
         """Return whether this copy of the logger writes at all."""
@@ -273,7 +274,7 @@ class JSONLogger:
             raise LoggerFinishedError(
                 f"{self!r} is finished and logs nothing any more: build another one to append to the file"
             )
-        if self._owner is None or self._owner == os.getpid():
+        if self._owner == os.getpid():
             return True
         self._warn_once("copy", f"{self!r} writes nothing here: it is a copy of another process's logger")
         return False
@@ -291,8 +292,7 @@ class JSONLogger:
             warnings.warn(message, UserWarning, stacklevel=4)
 
     def _write(self, row: dict[str, Any]) -> None:
-        if self._owner is None:
-            self._owner = os.getpid()
+        self._begun = True
         line = JSONLine(row.get("step") if row["type"] in _WITH_STEP else None, encode(row))
         with self._file.mutex:
             self._file.store(line)

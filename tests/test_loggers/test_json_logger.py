@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -383,11 +384,12 @@ def test_a_logger_that_has_not_begun_is_its_own_recipe(path):
     assert len(rows(path)) == 1
 
 
-def test_a_copy_of_a_logger_in_use_writes_nothing(path):
+@pytest.mark.parametrize("copied", [lambda lgr: pickle.loads(pickle.dumps(lgr)), deepcopy])
+def test_a_copy_of_a_logger_in_use_writes_nothing(path, copied):
     """It warns once; the original goes on."""
     lgr = JSONLogger(path)
     lgr.log_other("a", 1)
-    copy = pickle.loads(pickle.dumps(lgr))
+    copy = copied(lgr)
     with pytest.warns(UserWarning, match="writes nothing here: it is a copy of another process's logger"):
         copy.log_metrics({"loss": 1.0}, step=1)
     copy.log_params({})

@@ -5,6 +5,7 @@ The kill test runs ``PLATTLI_KILL_ROUNDS`` rounds, 40 unless the environment say
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -379,3 +380,53 @@ def test_a_dead_run_is_readable_wherever_it_lies(tmp_path: Path) -> None:
 
     last = states[-1]["step"]
     assert stored(copy)["train/loss"] == {step: step + 1 / 1024 for step in range(1, last + 1)}
+
+
+# ---- data loaders ------------------------------------------------------------------------------------------
+
+if importlib.util.find_spec("torch") is not None:
+
+    LOADER = """
+import sys, warnings
+import torch
+from loggers import JSONLogger, PlattliLogger
+kind, run = sys.argv[1:]
+warnings.simplefilter("ignore", DeprecationWarning)
+logger = PlattliLogger(run, walltime=False, hotsize=5) if kind == "plattli" else JSONLogger(run)
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, at):
+        if at % 8 == 0:  # a worker that logs, against all advice
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                logger.log_metrics({"loss": -1.0}, step=10**6 + at)
+        return at
+
+step = 0
+for epoch in range(2):
+    for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2):
+        step += 1
+        logger.log_metrics({"loss": step / 2}, step=step)
+logger.finish("completed")
+print(step)
+"""
+
+    @pytest.mark.parametrize("kind", ["plattli", "json"])
+    def test_the_workers_of_a_data_loader(tmp_path: Path, kind: str) -> None:
+        """They are forks with the logger in memory: they write nothing, and end as they should."""
+        run = tmp_path / "run"
+        done = subprocess.run(
+            [sys.executable, "-c", LOADER, kind, run],
+            capture_output=True, text=True, check=False, timeout=120, cwd=ROOT,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "32", "")
+
+        if kind == "plattli":
+            losses = stored(run)["train/loss"]
+        else:
+            rows = map(json.loads, run.read_text().splitlines())
+            losses = {row["step"]: row["loss"] for row in rows if row["type"] == "metrics"}
+        assert losses == {step: step / 2 for step in range(1, 33)}
