@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loggers.testing import LoggerContract
+from loggers.testing import LoggerContract, Run
 from loggers.testing._backend import Backend
 from tests.test_docs import examples
 
@@ -47,3 +47,13 @@ def test_every_capability_is_explained() -> None:
     assert rows.keys() <= explained
     assert rows.pop("statuses") == "each as it is"
     assert rows == {name: str(getattr(Backend, name)) for name in rows}
+
+
+def test_the_note_of_a_failure_is_the_one_on_the_page(tmp_path: Path) -> None:
+    """It is what an author sees who does not declare that the page's logger keeps no params."""
+    contract = type("TestLineLogger", (namespace["TestLineLogger"],), {"holds_params": True})()
+    with pytest.raises(AssertionError) as caught:
+        contract.test_later_params_win(Run(contract, tmp_path))
+
+    (note,) = caught.value.__notes__
+    assert note in re.sub(r"\s+", " ", PAGE.read_text(encoding="utf-8"))
