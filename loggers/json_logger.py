@@ -191,7 +191,9 @@ class JSONLogger:
         if self._may_write():
             line = JSONLine(None, encode({"type": "finish", "status": check_status(status)}))
             with self._file.mutex:
+                self._check_open()
                 self._end(line, status)
+                self._finished = True
         self._finished = True
 
     def _end(self, line: JSONLine, status: str) -> None:
@@ -270,14 +272,17 @@ class JSONLogger:
 
     def _may_write(self) -> bool:
         """Return whether this copy of the logger writes at all."""
-        if self._finished:
-            raise LoggerFinishedError(
-                f"{self!r} is finished and logs nothing any more: build another one to append to the file"
-            )
+        self._check_open()
         if self._owner == os.getpid():
             return True
         self._warn_once("copy", f"{self!r} writes nothing here: it is a copy of another process's logger")
         return False
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise LoggerFinishedError(
+                f"{self!r} is finished and logs nothing any more: build another one to append to the file"
+            )
 
     def _warn_taken(self, what: str, name: str) -> None:
         self._warn_once(
@@ -295,4 +300,5 @@ class JSONLogger:
         self._begun = True
         line = JSONLine(row.get("step") if row["type"] in _WITH_STEP else None, encode(row))
         with self._file.mutex:
+            self._check_open()  # another thread may have ended the run since it was asked the first time
             self._file.store(line)

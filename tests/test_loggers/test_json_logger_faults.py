@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from loggers import JSONLogger, logger_info
-from loggers.errors import UnwrittenError
+from loggers.errors import LoggerFinishedError, UnwrittenError
 from loggers.replay import Cursor, open_source
 from tests.faults import failing_disk
 
@@ -240,6 +240,37 @@ def test_threads_during_an_outage(path: Path) -> None:
     assert len(found) == 800
     for number in range(4):
         assert [row["step"] for row in found if row.get(f"m{number}") == row["step"]] == list(range(200))
+
+
+def test_eight_threads_and_one_that_finishes(path: Path) -> None:
+    """What was acknowledged is there, once; the rest is told; behind the last line comes nothing."""
+    logger = JSONLogger(path)
+    acknowledged = [0] * 8
+    stopped: list[BaseException] = []
+
+    def log(number: int) -> None:
+        try:
+            for step in range(1, 100_000):
+                logger.log_metrics({f"m{number}": step / 2}, step=step)
+                acknowledged[number] = step
+        except BaseException as error:
+            stopped.append(error)
+
+    threads = [threading.Thread(target=log, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    while min(acknowledged) < 50 and not stopped:
+        logger_info(logger)
+    logger.finish("completed")
+    for thread in threads:
+        thread.join()
+    *found, last = rows(path)
+
+    assert [type(error) for error in stopped] == [LoggerFinishedError] * 8, stopped
+    assert last == {"type": "finish", "status": "completed"}
+    for number in range(8):
+        points = [(row["step"], row[f"m{number}"]) for row in found if f"m{number}" in row]
+        assert points == [(step, step / 2) for step in range(1, acknowledged[number] + 1)]
 
 
 def test_a_handler_that_logs_in_the_middle_of_a_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
