@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from loggers import JSONLogger, logger_info
 from loggers.errors import LoggerFinishedError, UnwrittenError
 from loggers.replay import Cursor, open_source
 from tests.faults import failing_disk
+from tests.killing import every_kill
 
 
 @pytest.fixture
@@ -271,6 +272,26 @@ def test_eight_threads_and_one_that_finishes(path: Path) -> None:
     for number in range(8):
         points = [(row["step"], row[f"m{number}"]) for row in found if f"m{number}" in row]
         assert points == [(step, step / 2) for step in range(1, acknowledged[number] + 1)]
+
+
+def test_a_kill_at_every_file_operation(tmp_path: Path) -> None:
+    """Also in the middle of a write: what was acknowledged is there once, and the next logger's lines follow it."""
+
+    def program(run: Path, acknowledge: Callable[[object], None]) -> None:
+        logger = JSONLogger(run / "log.jsonl")
+        for step in range(1, 6):
+            logger.log_metrics({"loss": step / 2, "text": "é" * 20}, step=step)
+            acknowledge(step)
+
+    kills = 0
+    for n, run, acknowledged in every_kill(program, tmp_path):
+        kills += 1
+        JSONLogger(run / "log.jsonl").log_metrics({"loss": 0.0}, step=9)
+        steps = [row["step"] for row in rows(run / "log.jsonl")]
+        assert steps[-1] == 9
+        assert steps[:-1] == list(range(1, len(steps))), n
+        assert len(steps) - 1 in (len(acknowledged), len(acknowledged) + 1)
+    assert kills > 5
 
 
 def test_a_handler_that_logs_in_the_middle_of_a_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

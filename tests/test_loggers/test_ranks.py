@@ -196,8 +196,7 @@ except OSError as error:
 """
 
 
-@pytest.mark.parametrize("tee", ["alone", "tee"])
-@pytest.mark.parametrize("second", [0, 3])
+@pytest.mark.parametrize(("second", "tee"), [(0, "tee"), (3, "alone")])
 def test_two_that_take_themselves_for_the_writer(tmp_path, second, tee):
     """The second is refused by the lock, told who writes and what to do, and leaves the first one's run alone."""
     run = tmp_path / "run"
