@@ -77,6 +77,10 @@ class JSONLogger:
         """The file; ``None`` for a logger that was given none yet."""
         return self._file.path
 
+    @path.setter
+    def path(self, path: Path) -> None:
+        self._file.path = path
+
     def adopt(self, directory: str | os.PathLike[str]) -> None:
         """Write to ``metrics.jsonl`` in ``directory``, unless the logger has a path already."""
         if self._file.path is None:
