@@ -212,7 +212,11 @@ class RowWriter:
 
     def _restore_rows(self) -> None:
         """Append what was in memory and is nowhere in the files; what they have counts."""
-        stored = {name: set(column.steps().tolist()) for name, column in self._columns.items()} if self._held else {}
+        first = min(self._held, default=0)
+        stored: dict[str, set[int]] = {}
+        for name in {name for row in self._held.values() for name in row} & self._columns.keys():
+            steps = self._columns[name].steps()
+            stored[name] = set(steps[steps >= first].tolist())
         for step, row in sorted(self._held.items()):
             hot = self._rows.get(step)
             known = () if hot is None else hot.values()
