@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adapters.backends.mlflow import MLflowLogger as MLflowLogger
+    from adapters.backends.metrics_group import MetricsGroupLogger as MetricsGroupLogger
     from adapters.backends.summary_writer import SummaryWriterLogger as SummaryWriterLogger
     from adapters.backends.tensorboard import TensorBoardLogger as TensorBoardLogger
     from adapters.backends.trackio import TrackioLogger as TrackioLogger
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "MLflowLogger": "adapters.backends.mlflow",
+    "MetricsGroupLogger": "adapters.backends.metrics_group",
     "SummaryWriterLogger": "adapters.backends.summary_writer",
     "TeeLogger": "adapters.fanout",
     "TensorBoardLogger": "adapters.backends.tensorboard",
@@ -25,7 +27,15 @@ _HOMES = {
     "WandbLogger": "adapters.backends.wandb",
 }
 
-__all__ = ["MLflowLogger", "SummaryWriterLogger", "TeeLogger", "TensorBoardLogger", "TrackioLogger", "WandbLogger"]
+__all__ = [
+    "MLflowLogger",
+    "MetricsGroupLogger",
+    "SummaryWriterLogger",
+    "TeeLogger",
+    "TensorBoardLogger",
+    "TrackioLogger",
+    "WandbLogger",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,6 +42,9 @@ _KINDS: Final = {
     "wandb": _Kind("adapters.backends.wandb", "WandbLogger", "[ENTITY/]PROJECT", _project),
     "mlflow": _Kind("adapters.backends.mlflow", "MLflowLogger", "URI[#EXPERIMENT]", _experiment),
     "trackio": _Kind("adapters.backends.trackio", "TrackioLogger", "PROJECT", lambda value: {"project": value}),
+    "zarr": _Kind(
+        "adapters.backends.metrics_group", "MetricsGroupLogger", "DIR", lambda value: {"path": value}, True
+    ),
     "jsonl": _Kind("loggers.json_logger", "JSONLogger", "FILE", lambda value: {"path": value}),
     "csv": _Kind("loggers.csv_logger", "CSVLogger", "FILE", lambda value: {"path": value}),
     "stdout": _Kind("loggers.stdout_logger", "StdoutLogger", "", lambda value: {}),

@@ -12,9 +12,10 @@ from typing import ClassVar
 import pytest
 from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
 
-from adapters import TeeLogger, TensorBoardLogger, WandbLogger
+from adapters import MetricsGroupLogger, TeeLogger, TensorBoardLogger, WandbLogger
 from loggers import JSONLogger, PlattliLogger
 from loggers.testing import LoggerContract, Stored
+from tests.test_adapters.metrics_groups import ByHand
 from tests.test_adapters.replicas import wait_for
 from tests.test_adapters.tensorboard_files import Files
 from tests.test_adapters.wandb_files import find_runs
@@ -42,6 +43,26 @@ class TestTensorBoardLogger(LoggerContract):
 
     def stored(self, directory: Path) -> Stored:
         return tensorboard_run(directory)
+
+
+class TestMetricsGroupLogger(LoggerContract):
+    """Read with zarr and json, whether or not anything is densified. Points are in log order; here they are sorted."""
+
+    precision = "float64"
+    holds_text = False
+
+    def build(self, directory: Path) -> MetricsGroupLogger:
+        return MetricsGroupLogger(directory)
+
+    def stored(self, directory: Path) -> Stored:
+        return ByHand(directory).stored()
+
+
+class TestDensifyingMetricsGroupLogger(TestMetricsGroupLogger):
+    """The same with arrays that follow the log closely."""
+
+    def build(self, directory: Path) -> MetricsGroupLogger:
+        return MetricsGroupLogger(directory, densify_every=7)
 
 
 @pytest.fixture

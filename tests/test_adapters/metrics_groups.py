@@ -1,0 +1,85 @@
+"""Metrics groups as docs/metrics-group.md describes them, read with zarr and json alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import zarr
+
+from loggers.testing import Stored
+
+#: One point: its step (``None`` if it has none), its value, its time.
+Point = tuple[int | None, float, str]
+
+
+class ByHand:
+    """A group: key -> points, and the events that are no points."""
+
+    def __init__(self, folder: Path, *, log: bool = True) -> None:
+        self.points: dict[str, list[Point]] = {}
+        self.events: list[dict[str, Any]] = []
+        covered = self._arrays(folder) if (folder / "zarr.json").exists() else 0
+        if log and covered is not None and (folder / "metrics.jsonl").exists():
+            for line in (folder / "metrics.jsonl").read_bytes()[covered:].split(b"\n")[:-1]:
+                self._event(json.loads(line))
+
+    def _arrays(self, folder: Path) -> int | None:
+        group = zarr.open_group(folder, mode="r", zarr_format=3)
+        catalog = group.attrs.asdict()
+        for key, entry in catalog.get("series", {}).items():
+            name, count = next((n for n, _ in group["series"].arrays() if unquote(n) == key), None), entry["count"]
+            if name is None:
+                assert count == 0
+                continue
+            steps = [None] * count
+            if "steps" in group and name in group["steps"]:
+                steps = [None if step == -(2**63) else step for step in group["steps"][name][:count].tolist()]
+            values = group["series"][name][:count].tolist()
+            times = group["wall_time"][name][:count].tolist()
+            self.points[key] = list(zip(steps, values, times, strict=True))
+            assert entry["latest_step"] == steps[-1]
+            assert entry["latest_timestamp"] == times[-1]
+        if count := catalog.get("events", {}).get("count", 0):
+            self.events = [json.loads(line) for line in group["events"][:count].tolist()]
+        return catalog["wal"]["bytes"] if "wal" in catalog else None
+
+    def _event(self, event: dict[str, Any]) -> None:
+        if event["type"] != "scalar":
+            self.events.append(event)
+            return
+        values = {event["key"]: event["value"]} if "value" in event else None
+        for key, value in (values or {f"{event['key']}/{name}": v for name, v in event["values"].items()}).items():
+            self.add(key, event.get("step"), float(value), event["time"])
+
+    def add(self, key: str, step: int | None, value: float, time: str) -> None:
+        """Add a point by the format's rule."""
+        points = self.points.setdefault(key, [])
+        for at, point in enumerate(points):
+            if step is not None and point[0] == step:
+                points[at] = step, value, time
+                return
+        points.append((step, value, time))
+
+    def stored(self) -> Stored:
+        """Return what a contract test wants to know."""
+        found = Stored()
+        for key, points in self.points.items():
+            found.metrics[key] = sorted((step or 0, value) for step, value, _ in points)
+        for event in self.events:
+            value = event["value"]
+            match event["type"]:
+                case "params":
+                    found.params |= value
+                case "tags":
+                    found.tags |= value
+                case "other":
+                    found.other[event["key"]] = value
+                case "confusion":
+                    place = event["step"], value["labels"], value["matrix"]
+                    found.confusions.setdefault(event["key"], []).append(place)
+                case "finish" | "resume":
+                    found.status = value
+        return found
