@@ -29,13 +29,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "adapters": (),
     "adapters/backends": _BACKENDS,
     "adapters/drivers": (*_BACKENDS, "loggers.session"),
+    "adapters/importers": (*_BACKENDS, "loggers.verbs"),
     "adapters/fanout.py": _FANOUT,
     "adapters/follower.py": _FANOUT,
     "adapters/commands.py": ("loggers.errors", "loggers.replay", "plattli._console", "plattli.errors"),
     "adapters/targets.py": ("loggers.errors",),
 }
 #: Other people's packages that only those who use them should have to load.
-HEAVY = ("fsspec", "jax", "matplotlib", "mlflow", "pytest", "sklearn", "tensorboard", "torch", "trackio", "wandb")
+HEAVY = (
+    "fsspec", "jax", "matplotlib", "mlflow", "pytest", "sklearn", "tensorboard", "torch", "trackio", "wandb", "zarr"
+)  # fmt: skip
 
 
 def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:

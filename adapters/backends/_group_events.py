@@ -15,6 +15,7 @@ import datetime
 import json
 import math
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -33,6 +34,7 @@ LAST_STEP: Final = 2**63 - 1
 #: How Zarr's own documents spell the numbers that JSON has no way to write.
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NUMBERS: Final = frozenset((int, float))
+_BILLION: Final = 10**9
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _RFC3339: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
@@ -71,6 +73,13 @@ class Clock:
             self._text, self._second = moment.isoformat()[:19], seconds
         return f"{self._text}.{nanoseconds:09d}+00:00" if nanoseconds else f"{self._text}+00:00"
 
+    def now(self) -> str:
+        """Return the time that it is."""
+        nanoseconds = time.time_ns()
+        if nanoseconds // _BILLION != self._second:
+            self.text(nanoseconds // _BILLION, 0)
+        return f"{self._text}.{nanoseconds % _BILLION:09d}+00:00"
+
     def of(self, walltime: Any) -> str:
         """Return a time that a caller gave in Unix seconds. It reads back as the same float.
 
@@ -85,7 +94,7 @@ class Clock:
             raise MetricValueError(problem) from None
         # the difference is exact, the product is not quite
         nanoseconds = round((number - seconds) * 1e9)
-        return self.text(seconds + 1, 0) if nanoseconds == 10**9 else self.text(seconds, nanoseconds)
+        return self.text(seconds + 1, 0) if nanoseconds == _BILLION else self.text(seconds, nanoseconds)
 
 
 def unix_seconds(text: str) -> float | None:
@@ -116,7 +125,10 @@ def scalars_line(key: str, values: Mapping[str, float], step: int, time: str) ->
         event: dict[str, Any] = {"type": SCALAR, "key": f"{key}/{name}", "step": step, "time": time, "value": value}
     else:
         event = {"type": SCALAR, "key": key, "step": step, "time": time, "values": values}
-    line = orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE)
+    try:
+        line = orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # a name of a subclass of str
+        return scalars_line(key, {str.__str__(name): value for name, value in values.items()}, step, time)
     # orjson writes null for what is not finite; a name may hold the word, too
     if b"null" in line and not all(map(math.isfinite, values.values())):
         return scalars_line(key, {name: _spelled(value) for name, value in values.items()}, step, time)

@@ -69,8 +69,8 @@ class Log:
         self._dirty = True
         size = self.size + len(lines)
         try:
-            while lines:  # once, except on a full disk, which takes some of it; the next write says so
-                lines = lines[os.write(self._fd, lines) :]
+            while (written := os.write(self._fd, lines)) < len(lines):  # a full disk takes some; the next write says so
+                lines = lines[written:]
         except OSError:
             with contextlib.suppress(OSError):
                 self.cut(self.size)
@@ -96,7 +96,7 @@ class Log:
     def close(self) -> None:
         """Close the file, and let others write it. Calling it again does nothing."""
         self._open.discard(self)
-        self.is_open = False
+        self.is_open, self._fd = False, -1  # whoever writes all the same must not hit somebody else's file
         self._close()
 
     def _lock(self) -> None:

@@ -67,6 +67,7 @@ class RunRecord:
         params, tags: newest values.
         other: key -> the newest value of ``log_other``.
         confusions: the events of the confusion matrices, as they were logged.
+        contexts: those that have a slash themselves.
         status: how the run has ended, ``None`` if it has not.
     """
 
@@ -74,6 +75,7 @@ class RunRecord:
     tags: dict[str, Any] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)
     confusions: list[dict[str, Any]] = field(default_factory=list)
+    contexts: set[str] = field(default_factory=set)
     status: str | None = None
 
 
@@ -224,7 +226,9 @@ def fold(events: list[dict[str, Any]]) -> RunRecord:
                 run.other[event["key"]] = value
             case "confusion" if isinstance(value, dict):
                 run.confusions.append(event)
-            case "finish":
+            case "context" if isinstance(event.get("key"), str):
+                run.contexts.add(event["key"])
+            case "finish" | "resume":
                 run.status = value
     return run
 

@@ -162,10 +162,12 @@ class GroupRun:
             raise
         return run
 
-    def state(self, **place: Any) -> GroupState:
-        """Return the group's state now; ``place`` is what only its logger knows."""
-        folder = self.log.path.parent
-        return GroupState(path=str(folder), run_id=self.run_id, size=self.log.size, **place)
+    def state(self, step: int | None, epoch: int | None, status: str | None) -> GroupState:
+        """Return the group's state now, with what only its logger knows."""
+        folder = str(self.log.path.parent)
+        return GroupState(
+            path=folder, run_id=self.run_id, size=self.log.size, step=step, epoch=epoch, status=status
+        )
 
     @property
     def run_id(self) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from adapters.backends._group_events import LAST_STEP
 from adapters.backends._group_names import check_key
 from loggers.errors import MetricNameError, StepError
 from loggers.values import plain
+
+_FLOATS: Final = {float}
+_NOTHING: Final[set[str]] = set()
+_NO_PROBLEMS: Final[Mapping[str, str]] = {}
 
 
 class PointValues:
@@ -23,16 +27,16 @@ class PointValues:
         Raises:
             MetricValueError: ``metrics`` is no mapping.
         """
+        known = self._known.get(context, _NOTHING)
+        if type(metrics) is dict and {*map(type, metrics.values())} == _FLOATS and metrics.keys() <= known:
+            return metrics, _NO_PROBLEMS
         values, problems = plain(metrics)
         if values is not metrics:  # else there was nothing but numbers
             bad = {name: _no_number(value) for name, value in values.items() if not isinstance(value, (float, int))}
             values, problems = {name: values[name] for name in values if name not in bad}, {**problems, **bad}
-        known = self._known.get(context)
-        if known is None:
-            check_key(f"{context}/x")
-            known = self._known[context] = set()
         if not values.keys() <= known:
             bad = {}
+            known = self._known.setdefault(context, set())
             for name in values.keys() - known:
                 try:
                     check_key(f"{context}/{name}")

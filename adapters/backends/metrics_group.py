@@ -20,7 +20,6 @@ import contextlib
 import os
 import secrets
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -116,7 +115,9 @@ class MetricsGroupLogger:
         self._lock = threading.RLock()
         self._clock = Clock()
         self._points = PointValues()
-        self._place: dict[str, Any] = {"step": None, "epoch": None, "status": None}
+        self._place: tuple[int | None, int | None] = None, None  # step and epoch of the last line
+        self._status: str | None = None
+        self._told: set[str] = set()  # contexts with slashes of which the log says that they are some
         self._undensified = 0
         self._warned: set[str] = set()
 
@@ -164,19 +165,23 @@ class MetricsGroupLogger:
         if type(context) is not str or not context:
             context = check_context(context)
         walltime = axes.get("walltime")
-        when = self._now() if walltime is None else self._clock.of(walltime)
+        when = self._clock.now() if walltime is None else self._clock.of(walltime)
         values, problems = self._points.of(context, metrics)
         row = values if epoch is None else {**values, "epoch": epoch}
         if row or not problems:
-            if not self._begin():
-                return
-            with self._lock:
+            run = self._run
+            if run is None or not run.log.is_open:
+                if not self._begin():
+                    return
                 run = self._current()
+            with self._lock:
+                if not run.log.is_open:  # another thread has finished it meanwhile
+                    raise self._finished_error()
                 if row:
-                    run.log.append(scalars_line(context, row, step, when))
-                self._place["step"], self._place["epoch"] = step, epoch
-                self._undensified += 1
-                if self._undensified == self._densify_every:
+                    line = scalars_line(context, row, step, when)
+                    run.log.append(self._with_context(context, line, when) if "/" in context else line)
+                self._place = step, epoch
+                if self._densify_every is not None:
                     self._densify_now_and_then(run)
         if epoch is not None and "epoch" in metrics:
             self._say_clash(context)
@@ -214,7 +219,7 @@ class MetricsGroupLogger:
         data, problem = plain_value(value)
         if problem is not None:
             raise_for({key: problem}, where="log_other")
-        self._add("other", str.__str__(key), data, at=self._place["step"])
+        self._add("other", str.__str__(key), data, at=self._place[0])
 
     def log_confusion(
         self,
@@ -243,7 +248,7 @@ class MetricsGroupLogger:
         """
         rows, classes = check_confusion(matrix, labels)
         if step is None:
-            step, epoch = self._place["step"], self._place["epoch"] if epoch is None else epoch
+            step, epoch = self._place[0], self._place[1] if epoch is None else epoch
         step = None if step is None else storable(check_step(step))
         tags = {} if context is None else {"context": check_context(context)}
         if not isinstance(name, str) or not name:
@@ -269,8 +274,8 @@ class MetricsGroupLogger:
                 return
             with self._lock:
                 run = self._current()
-                run.log.append(event_line("finish", "status", status, self._now()))
-                self._place["status"] = status
+                run.log.append(event_line("finish", "status", status, self._clock.now()))
+                self._status = status
                 run.densifier.densify()
                 run.log.close()
         self._finished = True
@@ -297,7 +302,7 @@ class MetricsGroupLogger:
         with contextlib.nullcontext() if self._is_forked() else self._lock:
             if self._run is None:
                 return GroupState(path=self._path, run_id=self.run_id()).plain()
-            return self._run.state(**self._place).plain()
+            return self._run.state(*self._place, self._status).plain()
 
     def reattach(self, state: Any) -> None:
         """Go on with the run, cut back to where ``state`` was taken: to that byte of the log.
@@ -321,9 +326,10 @@ class MetricsGroupLogger:
                 self._run.log.close()
             self._run = GroupRun.resume(Path(self._path), group_state)
             self._finished = False
-            self._place = {"step": group_state.step, "epoch": group_state.epoch, "status": None}
+            self._told.clear()
+            self._place, self._status = (group_state.step, group_state.epoch), None
             if group_state.status is not None:  # its last event says that it has ended
-                self._run.log.append(event_line("resume", "status", None, self._now()))
+                self._run.log.append(event_line("resume", "status", None, self._clock.now()))
 
     # --- beside the verbs -------------------------------------------------------------------------------
 
@@ -351,20 +357,17 @@ class MetricsGroupLogger:
 
     def logger_info(self) -> dict[str, JSON]:
         """Return a few facts for people and tools."""
-        return {"logger": WHO, "run_id": self.run_id(), "path": self._path, "step": self._place["step"]}
+        return {"logger": WHO, "run_id": self.run_id(), "path": self._path, "step": self._place[0]}
 
     # --- private ----------------------------------------------------------------------------------------
 
     def _add(self, kind: str, key: str, value: Any, *, at: int | None = None, **more: Any) -> None:
         if at is not None:
             more["step"] = at
-        line = event_line(kind, key, value, self._now(), **more)
+        line = event_line(kind, key, value, self._clock.now(), **more)
         if self._begin():
             with self._lock:
                 self._current().log.append(line)
-
-    def _now(self) -> str:
-        return self._clock.text(*divmod(time.time_ns(), 10**9))
 
     def _begin(self) -> bool:
         """Open the group, if it is not open. Returns ``False`` in a forked child, which has none."""
@@ -381,15 +384,28 @@ class MetricsGroupLogger:
         return True
 
     def _current(self) -> GroupRun:
-        if self._run is None or self._finished:  # perhaps another thread has finished it meanwhile
-            raise LoggerFinishedError(f"{self!r} is finished: to go on with the run, reattach a state")
+        if self._run is None or self._finished:
+            raise self._finished_error()
         return self._run
+
+    def _finished_error(self) -> LoggerFinishedError:
+        return LoggerFinishedError(f"{self!r} is finished: to go on with the run, reattach a state")
 
     def _is_forked(self) -> bool:
         return self._run is not None and self._run.log.is_forked
 
+    def _with_context(self, context: str, line: bytes, when: str) -> bytes:
+        """Return a line with what tells where its context ends, which has a slash itself."""
+        if context in self._told:
+            return line
+        self._told.add(context)
+        return event_line("context", context, None, when) + line
+
     def _densify_now_and_then(self, run: GroupRun) -> None:
-        """Densify. The line that it falls to is in the log, so whatever goes wrong here is no error of that line."""
+        """Densify, if it is time. The line that it falls to is in the log: what goes wrong here is no error of that."""
+        self._undensified += 1
+        if self._undensified < (self._densify_every or 0):
+            return
         self._undensified = 0
         try:
             run.densifier.densify()

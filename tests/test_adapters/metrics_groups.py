@@ -20,6 +20,7 @@ class ByHand:
 
     def __init__(self, folder: Path, *, log: bool = True) -> None:
         self.points: dict[str, list[Point]] = {}
+        self._places: dict[str, dict[int | None, int]] = {}
         self.events: list[dict[str, Any]] = []
         covered = self._arrays(folder) if (folder / "zarr.json").exists() else 0
         if log and covered is not None and (folder / "metrics.jsonl").exists():
@@ -57,11 +58,14 @@ class ByHand:
     def add(self, key: str, step: int | None, value: float, time: str) -> None:
         """Add a point by the format's rule."""
         points = self.points.setdefault(key, [])
-        for at, point in enumerate(points):
-            if step is not None and point[0] == step:
-                points[at] = step, value, time
-                return
-        points.append((step, value, time))
+        places = self._places.setdefault(key, {})
+        if not places:
+            places |= {point[0]: at for at, point in enumerate(points)}
+        if step is not None and step in places:
+            points[places[step]] = step, value, time
+        else:
+            places[step] = len(points)
+            points.append((step, value, time))
 
     def stored(self) -> Stored:
         """Return what a contract test wants to know."""

@@ -58,13 +58,6 @@ class TestMetricsGroupLogger(LoggerContract):
         return ByHand(directory).stored()
 
 
-class TestDensifyingMetricsGroupLogger(TestMetricsGroupLogger):
-    """The same with arrays that follow the log closely."""
-
-    def build(self, directory: Path) -> MetricsGroupLogger:
-        return MetricsGroupLogger(directory, densify_every=7)
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the account of whoever runs the tests, and leave no settings behind."""
