@@ -144,9 +144,9 @@ def _spelled(value: Any) -> Any:
 def points_lines(key: str, points: Points) -> bytes:
     """Return the lines of events of one series."""
     lines = []
-    for value, step, time in zip(points.values.tolist(), points.steps.tolist(), points.times, strict=True):
+    for value, step, when in zip(points.values.tolist(), points.steps.tolist(), points.times, strict=True):
         place = {} if step == NO_STEP else {"step": step}
-        lines.append(orjson.dumps({"type": SCALAR, "key": key, **place, "time": time, "value": _spelled(value)}))
+        lines.append(orjson.dumps({"type": SCALAR, "key": key, **place, "time": when, "value": _spelled(value)}))
     return b"\n".join([*lines, b""])
 
 

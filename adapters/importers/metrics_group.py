@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -58,10 +59,9 @@ def replay_group(
     status = group.run().status
     made = 0
     for call in calls(group, context):
-        try:
+        # a value that this logger cannot take: its siblings are written, and the group itself holds it
+        with contextlib.suppress(MetricValueError):
             verb_of(logger, call.verb)(*call.args, **call.kwargs)
-        except MetricValueError:
-            pass  # a value that this logger cannot take: its siblings are written, and the group itself holds it
         made += 1
         if progress is not None and made % _WINDOW == 0:
             progress(made)
@@ -105,7 +105,7 @@ class _Column:
     def __init__(self, series: Series, context: str, metric: str) -> None:
         self.context, self.metric = context, metric
         self.values = series.values
-        self.seconds = series.seconds()
+        self.seconds = np.nan_to_num(series.seconds(), nan=np.inf)
         steps = np.full(len(series), NO_STEP) if series.steps is None else series.steps
         without = steps == NO_STEP  # these come first
         count = int(without.sum())
@@ -131,7 +131,7 @@ def _lines(columns: list[_Column], low: int, high: int) -> list[tuple[int, float
 
 def _line(step: int, seconds: float, context: str, row: dict[str, float]) -> Call:
     axes: dict[str, Any] = {"step": step, "context": context}
-    if not np.isnan(seconds):
+    if seconds != np.inf:  # there is a time
         axes["walltime"] = seconds
     epoch = row.get("epoch")
     if epoch is not None and epoch >= 0 and epoch == epoch // 1 and epoch < 2**63:
