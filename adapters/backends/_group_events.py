@@ -129,9 +129,10 @@ def scalars_line(key: str, values: Mapping[str, float], step: int, time: str) ->
         line = orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # a name of a subclass of str
         return scalars_line(key, {str.__str__(name): value for name, value in values.items()}, step, time)
-    # orjson writes null for what is not finite; a name may hold the word, too
-    if b"null" in line and not all(map(math.isfinite, values.values())):
-        return scalars_line(key, {name: _spelled(value) for name, value in values.items()}, step, time)
+    if b"null" in line:  # which orjson writes for what is not finite; a name may hold the word, too
+        spelled = {name: _spelled(value) for name, value in values.items()}
+        if spelled != values:
+            return scalars_line(key, spelled, step, time)
     return line
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 import os
 import shutil
@@ -52,7 +54,8 @@ def read(group: MetricsGroup) -> Model:
 
 def at_second(number: int) -> tuple[float, str]:
     """Return a time of its own for each event, as a number and as text."""
-    return 1.7e9 + number, f"2023-11-14T{22 + (800 + number) // 3600:02d}:{(800 + number) // 60 % 60:02d}:{(800 + number) % 60:02d}+00:00"  # fmt: skip
+    seconds = 1.7e9 + number
+    return seconds, datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat()
 
 
 class Histories(RuleBasedStateMachine):
@@ -88,7 +91,7 @@ class Histories(RuleBasedStateMachine):
         for each in range(step, step + times):
             self.now += 1
             seconds, text = at_second(self.now)
-            self.logger.log_metrics({name: self.now / 8 for name in names}, step=each, walltime=seconds)
+            self.logger.log_metrics(dict.fromkeys(names, self.now / 8), step=each, walltime=seconds)
             for name in names:
                 add(self.model, f"train/{name}", each, self.now / 8, text)
 
@@ -154,11 +157,8 @@ class Histories(RuleBasedStateMachine):
         del self.checkpoints[number + 1 :]
         state, model = self.checkpoints[number]
         if at is not None:
-            with failing_disk(at):
-                try:
-                    self.another().reattach(state)
-                except OSError:
-                    pass
+            with failing_disk(at), contextlib.suppress(OSError):
+                self.another().reattach(state)
             assert read(open_group(self.folder)) in (self.model, model)
         self.another().reattach(state)
         self.model = {key: list(points) for key, points in model.items()}
