@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from adapters.backends._group_events import LAST_STEP
 from adapters.backends._group_names import check_key
 from loggers.errors import MetricNameError, StepError
 from loggers.values import plain
 
-_FLOATS: Final = {float}
-_NOTHING: Final[set[str]] = set()
-_NO_PROBLEMS: Final[Mapping[str, str]] = {}
-
 
 class PointValues:
-    """Takes the values of lines, and remembers which names are good for keys."""
+    """Takes the values of lines, and remembers which names are good for keys.
+
+    Attributes:
+        known: context -> names that are.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, set[str]] = {}  # by context
+        self.known: dict[str, set[str]] = {}
 
     def of(self, context: str, metrics: Mapping[str, Any]) -> tuple[Mapping[str, float], Mapping[str, str]]:
         """Return the numbers of a line, and what is wrong with the rest, both by name.
@@ -27,16 +27,13 @@ class PointValues:
         Raises:
             MetricValueError: ``metrics`` is no mapping.
         """
-        known = self._known.get(context, _NOTHING)
-        if type(metrics) is dict and {*map(type, metrics.values())} == _FLOATS and metrics.keys() <= known:
-            return metrics, _NO_PROBLEMS
+        known = self.known.setdefault(context, set())
         values, problems = plain(metrics)
         if values is not metrics:  # else there was nothing but numbers
             bad = {name: _no_number(value) for name, value in values.items() if not isinstance(value, (float, int))}
             values, problems = {name: values[name] for name in values if name not in bad}, {**problems, **bad}
         if not values.keys() <= known:
             bad = {}
-            known = self._known.setdefault(context, set())
             for name in values.keys() - known:
                 try:
                     check_key(f"{context}/{name}")

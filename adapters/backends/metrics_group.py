@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from adapters.backends._group_catalog import NoGroupError
 from adapters.backends._group_events import (
@@ -66,6 +66,10 @@ __all__ = [
     "safe_name",
     "series_key",
 ]
+
+_FLOATS: Final = {float}
+_NOTHING: Final[set[str]] = set()
+_NO_PROBLEMS: Final[Mapping[str, str]] = {}
 
 
 class MetricsGroupLogger:
@@ -115,6 +119,7 @@ class MetricsGroupLogger:
         self._lock = threading.RLock()
         self._clock = Clock()
         self._points = PointValues()
+        self._known = self._points.known
         self._place: tuple[int | None, int | None] = None, None  # step and epoch of the last line
         self._status: str | None = None
         self._told: set[str] = set()  # contexts with slashes of which the log says that they are some
@@ -166,7 +171,13 @@ class MetricsGroupLogger:
             context = check_context(context)
         walltime = axes.get("walltime")
         when = self._clock.now() if walltime is None else self._clock.of(walltime)
-        values, problems = self._points.of(context, metrics)
+        values, problems = metrics, _NO_PROBLEMS
+        if not (
+            type(metrics) is dict
+            and {*map(type, metrics.values())} == _FLOATS
+            and metrics.keys() <= self._known.get(context, _NOTHING)
+        ):
+            values, problems = self._points.of(context, metrics)
         row = values if epoch is None else {**values, "epoch": epoch}
         if row or not problems:
             run = self._run

@@ -191,6 +191,24 @@ class JsonBackend(Backend):
         self.log = self.logger.log_metrics
 
 
+class GroupBackend(Backend):
+    """The log of a metrics group; nothing is densified before the end."""
+
+    def start(self, folder: str) -> None:
+        from adapters import MetricsGroupLogger
+
+        self.logger = MetricsGroupLogger(f"{folder}/run")
+        self.log = self.logger.log_metrics
+
+    def densify(self, first: int, lines: int) -> float:
+        """Log lines, and return the seconds that densifying them takes."""
+        for step in range(first, first + lines):
+            self(step)
+        begin = time.perf_counter()
+        self.logger.densify()
+        return time.perf_counter() - begin
+
+
 class WandbBackend(Backend):
     def start(self, folder: str) -> None:
         from adapters import WandbLogger

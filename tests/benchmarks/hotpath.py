@@ -30,6 +30,7 @@ _TRACKERS: Final = {
 _BACKENDS: Final = {
     "JsonBackend": ("JSONLogger", 1.0),
     "TensorBoard": ("TensorBoardLogger", 1.0),
+    "GroupBackend": ("MetricsGroupLogger", 1.0),
     "WandbBackend": ("WandbLogger, offline", 0.2),
     "MlflowBackend": ("MLflowLogger, SQLite", 0.5),
     "TrackioBackend": ("TrackioLogger", 0.5),
@@ -141,6 +142,18 @@ def tensorboard(bench: Bench) -> None:
                 headline=True),
             Row(name, ours.p50, "us", "EventFileWriter", events.p50, Target(faster=6.0), "one event per row",
                 headline=True),
+        )  # fmt: skip
+
+
+def metrics_group(bench: Bench) -> None:
+    """MetricsGroupLogger's live line beside JSONLogger's."""
+    for metrics in (1, 10, 100):
+        calls = bench.size(10_000 if metrics < 100 else 4_000, 1_000)
+        ours, peer = _measure(bench, {"GroupBackend": 1.0, "JsonBackend": 1.0}, metrics, calls).values()
+        name = f"hotpath/MetricsGroupLogger, {metrics} metrics, p50"
+        bench.add(
+            Row(name, ours.p50, "us", "JSONLogger", peer.p50, Target(within=1.05 if metrics == 1 else 1.0), str(ours),
+                more=_more(ours, json_logger=peer), headline=metrics == 10),
         )  # fmt: skip
 
 
@@ -263,6 +276,7 @@ BENCHMARKS: Final = {
     "same-step": same_step,
     "tee": tee,
     "tensorboard": tensorboard,
+    "metrics-group": metrics_group,
     "trackers": trackers,
     "backends": backends,
     "devices": devices,

@@ -60,6 +60,24 @@ def width(bench: Bench) -> None:
     )  # fmt: skip
 
 
+def densify(bench: Bench) -> None:
+    """A million events of a metrics group from its log into Zarr arrays, all at once, and a thousand lines more."""
+    for metrics in (10, 100):
+        lines = bench.size(1_000_000, 50_000) // metrics
+        with (
+            bench.folder() as folder,
+            opened({"": (Side(SUBJECTS), "GroupBackend", {"folder": str(folder), "metrics": metrics})}) as sides,
+        ):
+            side = sides[""]
+            all_at_once = side.do("ask", method="densify", arguments={"first": 0, "lines": lines})["answer"]
+            more = side.do("ask", method="densify", arguments={"first": lines, "lines": 1000})["answer"]
+        name = f"scale/metrics group, {lines * metrics:,} events of {metrics} series"
+        bench.add(
+            Row(f"{name}, densified", all_at_once, "s", "limit", 5.0, Target(within=1.0), headline=metrics == 10),
+            Row(f"{name}, 1,000 lines more", more, "s", "all at once", all_at_once),
+        )
+
+
 def names(bench: Bench) -> None:
     """20,000 metric names, a hundred per line: the first time, later, and how many files are open."""
     count = bench.size(20_000, 3_000)
@@ -81,4 +99,4 @@ def names(bench: Bench) -> None:
     )  # fmt: skip
 
 
-BENCHMARKS: Final = {"steps": steps, "width": width, "names": names}
+BENCHMARKS: Final = {"steps": steps, "width": width, "names": names, "densify": densify}
