@@ -15,7 +15,6 @@ import contextlib
 import copy
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -163,10 +162,3 @@ class Catalog:
         """Remove everything of ours."""
         for key in _OURS:
             self.data.pop(key, None)
-
-
-def remove_arrays(folder: Path) -> None:
-    """Remove the arrays that the catalog speaks of."""
-    for node in NODES:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(folder / node)

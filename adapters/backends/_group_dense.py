@@ -24,25 +24,43 @@ from adapters.backends._group_log import FILE_NAME, Log, read_log
 from adapters.backends._group_names import safe_name
 
 #: Points of a chunk: an append writes at most one chunk anew for each array.
-_CHUNK: Final = 16384
+_CHUNK: Final = 8192
 #: Bytes of the log that are densified before the catalog is replaced; bounds memory.
 _PASS: Final = 1 << 27
 _WHO: Final = "the metrics group"
 
 
 class Arrays:
-    """The arrays of a group, as :mod:`zarr` gives them."""
+    """The arrays of a group, as :mod:`zarr` gives them.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: the group's.
+        own: nobody else writes them, so that an array that was opened need not be opened again.
+
+    Raises:
+        ImportError: zarr is not installed.
+    """
+
+    def __init__(self, folder: Path, *, own: bool = False) -> None:
         self._zarr = require("zarr", extra="zarr", who=_WHO)
         self._root = str(folder)
+        self._own = own
+        self._opened: dict[str, Any] = {}
 
-    def open(self, name: str, mode: str = "r") -> Any | None:
+    def open(self, name: str) -> Any | None:
         """Return an array, ``None`` if there is none of that name."""
-        try:
-            return self._zarr.open_array(self._root, path=name, mode=mode, zarr_format=3)
-        except FileNotFoundError:
-            return None
+        array = self._opened.get(name)
+        if array is None:
+            try:
+                array = self._zarr.open_array(self._root, path=name, mode="r+" if self._own else "r", zarr_format=3)
+            except FileNotFoundError:
+                return None
+            self._keep(name, array)
+        return array
+
+    def _keep(self, name: str, array: Any) -> None:
+        if self._own:
+            self._opened[name] = array
 
     def write(self, name: str, data: np.ndarray[Any, Any], at: int) -> None:
         """Put data at the end of an array.
@@ -56,7 +74,9 @@ class Arrays:
             CorruptGroupError: the array is missing.
         """
         size = at + len(data)
+        array = self.open(name) if at else None
         if at == 0:
+            self._opened.pop(name, None)
             is_text = data.dtype == object
             array = self._zarr.create_array(
                 self._root,
@@ -68,16 +88,16 @@ class Arrays:
                 overwrite=True,
                 zarr_format=3,
             )
-        else:
-            array = self.open(name, "r+")
-            if array is None:
-                raise self._missing(name, at, "is not there")
-            if array.shape != (size,):
-                array.resize((size,))
+            self._keep(name, array)
+        elif array is None:
+            raise self._missing(name, at, "is not there")
+        elif array.shape != (size,):
+            array.resize((size,))
         array[at:] = data
 
     def remove(self, name: str) -> None:
         """Remove an array, if it is there."""
+        self._opened.pop(name, None)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(os.path.join(self._root, name))
 
@@ -95,11 +115,32 @@ class Arrays:
         data: np.ndarray[Any, Any] = array[:count]
         return data
 
+    def item(self, name: str, at: int) -> Any:
+        """Return one item of an array.
+
+        Raises:
+            CorruptGroupError: the array is missing, or shorter.
+        """
+        array = self.open(name)
+        if array is None or array.shape[0] <= at:
+            raise self._missing(name, at + 1, "is not there" if array is None else f"has {array.shape[0]}")
+        return array[at : at + 1].tolist()[0]
+
     def _missing(self, name: str, count: int, has: str) -> CorruptGroupError:
         return CorruptGroupError(
             f"{self._root}: the catalog counts {count} items of {name}, and that array {has}; if the log is whole, "
             f"delete {_group_catalog.DOCUMENT} to have it all made anew"
         )
+
+    def forget(self) -> None:
+        """Open every array again when it is needed."""
+        self._opened.clear()
+
+    def remove_all(self) -> None:
+        """Remove every array that the catalog speaks of."""
+        self.forget()
+        for node in _group_catalog.NODES:
+            self.remove(node)
 
     def points(self, key: str, count: int) -> Points:
         """Return the first ``count`` points of a series.
@@ -140,10 +181,14 @@ class Densifier:
         if covered is None:
             return
         if not self.catalog.holds_points:
-            _group_catalog.remove_arrays(self._folder)  # leftovers of a crash
+            self._arrays.remove_all()  # leftovers of a crash
             self._largest.clear()
-        for batch in read_log(self._folder / FILE_NAME, covered[1], covered[0], _PASS):
-            self._take(batch)
+        try:
+            for batch in read_log(self._folder / FILE_NAME, covered[1], covered[0], _PASS):
+                self._take(batch)
+        except BaseException:
+            self._arrays.forget()  # nobody knows how far they have come
+            raise
 
     def rewrite_log(self, log: Log) -> None:
         """Write a log that says what the arrays say: one is missing, or no part of the group.
@@ -185,7 +230,7 @@ class Densifier:
             catalog = self.catalog.copy()
             catalog.clear()
             self.save(catalog)
-            _group_catalog.remove_arrays(self._folder)
+            self._arrays.remove_all()
         self._largest.clear()
 
     def mark_cut(self) -> None:
@@ -228,8 +273,8 @@ class Densifier:
             self._arrays.write(f"{TIMES}/{name}", np.array(points.times, dtype=object), count)
             step, time = int(points.steps[-1]), points.times[-1]
         else:
-            step = self._step_at(name, end - 1)
-            time = str(self._arrays.read(f"{TIMES}/{name}", end)[-1])
+            step = int(self._arrays.item(f"{STEPS}/{name}", end - 1))
+            time = str(self._arrays.item(f"{TIMES}/{name}", end - 1))
         catalog.describe(key, end, None if step == NO_STEP else step, time)
         return max(largest, highest)
 
@@ -254,7 +299,7 @@ class Densifier:
             rows, events = first[changed], last[changed] - count
             low, high = int(rows.min()), int(rows.max()) + 1
             for node, data in ((VALUES, points.values), (TIMES, np.array(points.times, dtype=object))):
-                array = self._arrays.open(f"{node}/{name}", "r+")
+                array = self._arrays.open(f"{node}/{name}")
                 if array is None:
                     raise CorruptGroupError(f"{self._folder}: {node}/{name} is not there, but {STEPS}/{name} is")
                 part = array[low:high].astype(data.dtype)
@@ -280,10 +325,6 @@ class Densifier:
             array = self._arrays.open(f"{STEPS}/{name}")
             self._largest[key] = NO_STEP if array is None else int(array[:count].max())
         return self._largest[key]
-
-    def _step_at(self, name: str, row: int) -> int:
-        array = self._arrays.open(f"{STEPS}/{name}")
-        return NO_STEP if array is None else int(array[row])
 
 
 def _range(steps: np.ndarray[Any, Any]) -> tuple[int, int]:

@@ -78,7 +78,7 @@ class GroupRun:
 
     def __init__(self, folder: Path) -> None:
         """Open the group in ``folder``, which is made if it is not there."""
-        arrays = Arrays(folder)  # raises before anything is written if zarr is not installed
+        arrays = Arrays(folder, own=True)  # raises before anything is written if zarr is not installed
         folder.mkdir(parents=True, exist_ok=True)
         self.log = Log(folder)
         try:
