@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from adapters.backends._group_catalog import Catalog, NoGroupError
 from adapters.backends._group_dense import Arrays, Densifier
+from adapters.backends._group_events import CorruptGroupError, event_line
 from adapters.backends._group_log import FILE_NAME, Log
 from loggers.contract import JSON
 from loggers.errors import RecordError, RunExistsError
@@ -87,6 +89,9 @@ class GroupRun:
         except BaseException:
             self.log.close()
             raise
+        self._told: set[str] = set()  # contexts with slashes of which the log says that they are some
+        self._lines = 0  # since it was densified
+        self._warned = False
 
     @classmethod
     def begin(cls, folder: Path, run_id: str, if_exists: Literal["refuse", "append", "replace"]) -> GroupRun:
@@ -162,12 +167,42 @@ class GroupRun:
             raise
         return run
 
+    def with_context(self, context: str, line: bytes, time: str) -> bytes:
+        """Return a line with what tells where its context ends, which has a slash itself."""
+        if context in self._told:
+            return line
+        self._told.add(context)
+        return event_line("context", context, None, time) + line
+
+    def densify(self) -> None:
+        """Bring the arrays up to date; see :meth:`Densifier.densify`."""
+        self._lines = 0
+        self.densifier.densify()
+
+    def densify_every(self, lines: int) -> None:
+        """Count a line, and densify if it is time.
+
+        The line is in the log: whatever goes wrong here is no error of that line, and is said once.
+        """
+        self._lines += 1
+        if self._lines < lines:
+            return
+        try:
+            self.densify()
+        except (OSError, CorruptGroupError) as error:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"{WHO}({str(self.log.path.parent)!r}) could not bring its arrays up to date "
+                    f"({type(error).__name__}: {error}); the log has everything, and it is tried again",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+
     def state(self, step: int | None, epoch: int | None, status: str | None) -> GroupState:
         """Return the group's state now, with what only its logger knows."""
         folder = str(self.log.path.parent)
-        return GroupState(
-            path=folder, run_id=self.run_id, size=self.log.size, step=step, epoch=epoch, status=status
-        )
+        return GroupState(path=folder, run_id=self.run_id, size=self.log.size, step=step, epoch=epoch, status=status)
 
     @property
     def run_id(self) -> str:
@@ -204,6 +239,7 @@ def stored_run_id(folder: Path) -> str | None:
     """Return what the run in ``folder`` is called, ``None`` if there is none, or it has no name."""
     catalog = Catalog.load(folder)
     return None if catalog is None else catalog.run_id
+
 
 def densify(path: str | os.PathLike[str]) -> None:
     """Bring the arrays of a group that nobody writes up to date with its log.

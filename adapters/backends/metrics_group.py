@@ -24,25 +24,17 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Literal
 
 from adapters.backends._group_catalog import NoGroupError
-from adapters.backends._group_events import (
-    LAST_STEP,
-    NO_STEP,
-    Clock,
-    CorruptGroupError,
-    event_line,
-    scalars_line,
-)
+from adapters.backends._group_events import LAST_STEP, NO_STEP, Clock, CorruptGroupError, event_line, scalars_line
 from adapters.backends._group_names import safe_name, series_key
 from adapters.backends._group_reader import MetricsGroup, RunRecord, Series, open_group
 from adapters.backends._group_run import WHO, GroupRun, GroupState, densify, holds_run, stored_run_id
-from adapters.backends._group_values import PointValues, storable
+from adapters.backends._group_values import FLOATS, NO_PROBLEMS, NOTHING, PointValues, confusion_event, storable
 from loggers.contract import JSON
 from loggers.errors import LoggerError, LoggerFinishedError, MetricNameError
 from loggers.values import (
-    check_confusion,
     check_context,
     check_epoch,
     check_status,
@@ -66,10 +58,6 @@ __all__ = [
     "safe_name",
     "series_key",
 ]
-
-_FLOATS: Final = {float}
-_NOTHING: Final[set[str]] = set()
-_NO_PROBLEMS: Final[Mapping[str, str]] = {}
 
 
 class MetricsGroupLogger:
@@ -122,8 +110,6 @@ class MetricsGroupLogger:
         self._known = self._points.known
         self._place: tuple[int | None, int | None] = None, None  # step and epoch of the last line
         self._status: str | None = None
-        self._told: set[str] = set()  # contexts with slashes of which the log says that they are some
-        self._undensified = 0
         self._warned: set[str] = set()
 
     def __reduce__(self) -> tuple[Callable[..., MetricsGroupLogger], tuple[str]]:
@@ -171,11 +157,11 @@ class MetricsGroupLogger:
             context = check_context(context)
         walltime = axes.get("walltime")
         when = self._clock.now() if walltime is None else self._clock.of(walltime)
-        values, problems = metrics, _NO_PROBLEMS
+        values, problems = metrics, NO_PROBLEMS
         if not (
             type(metrics) is dict
-            and {*map(type, metrics.values())} == _FLOATS
-            and metrics.keys() <= self._known.get(context, _NOTHING)
+            and {*map(type, metrics.values())} == FLOATS
+            and metrics.keys() <= self._known.get(context, NOTHING)
         ):
             values, problems = self._points.of(context, metrics)
         row = values if epoch is None else {**values, "epoch": epoch}
@@ -190,10 +176,10 @@ class MetricsGroupLogger:
                     raise self._finished_error()
                 if row:
                     line = scalars_line(context, row, step, when)
-                    run.log.append(self._with_context(context, line, when) if "/" in context else line)
+                    run.log.append(run.with_context(context, line, when) if "/" in context else line)
                 self._place = step, epoch
                 if self._densify_every is not None:
-                    self._densify_now_and_then(run)
+                    run.densify_every(self._densify_every)
         if epoch is not None and "epoch" in metrics:
             self._say_clash(context)
         if problems:
@@ -230,7 +216,8 @@ class MetricsGroupLogger:
         data, problem = plain_value(value)
         if problem is not None:
             raise_for({key: problem}, where="log_other")
-        self._add("other", str.__str__(key), data, at=self._place[0])
+        at = {} if self._place[0] is None else {"step": self._place[0]}
+        self._add("other", str.__str__(key), data, **at)
 
     def log_confusion(
         self,
@@ -257,16 +244,10 @@ class MetricsGroupLogger:
             MetricNameError: the name is no non-empty string.
             Exception: as from :meth:`log_metrics`.
         """
-        rows, classes = check_confusion(matrix, labels)
         if step is None:
             step, epoch = self._place[0], self._place[1] if epoch is None else epoch
-        step = None if step is None else storable(check_step(step))
-        tags = {} if context is None else {"context": check_context(context)}
-        if not isinstance(name, str) or not name:
-            raise MetricNameError(f"the name of a confusion matrix must be a non-empty string, got {name!r}")
-        value = {"epoch": check_epoch(epoch), "labels": classes, "matrix": rows}
-        key = "/".join([*tags.values(), name])
-        self._add("confusion", key, value, at=step, **({"tags": tags} if tags else {}))
+        key, value, more = confusion_event(matrix, labels, epoch, step, context, name)
+        self._add("confusion", key, value, **more)
 
     def finish(self, status: str) -> None:
         """Write the status as an event, densify, and close the log.
@@ -287,7 +268,7 @@ class MetricsGroupLogger:
                 run = self._current()
                 run.log.append(event_line("finish", "status", status, self._clock.now()))
                 self._status = status
-                run.densifier.densify()
+                run.densify()
                 run.log.close()
         self._finished = True
 
@@ -337,7 +318,6 @@ class MetricsGroupLogger:
                 self._run.log.close()
             self._run = GroupRun.resume(Path(self._path), group_state)
             self._finished = False
-            self._told.clear()
             self._place, self._status = (group_state.step, group_state.epoch), None
             if group_state.status is not None:  # its last event says that it has ended
                 self._run.log.append(event_line("resume", "status", None, self._clock.now()))
@@ -355,8 +335,7 @@ class MetricsGroupLogger:
         """
         if self._begin():
             with self._lock:
-                self._current().densifier.densify()
-                self._undensified = 0
+                self._current().densify()
 
     def backend(self) -> MetricsGroup:
         """Return a reader of the group.
@@ -372,9 +351,7 @@ class MetricsGroupLogger:
 
     # --- private ----------------------------------------------------------------------------------------
 
-    def _add(self, kind: str, key: str, value: Any, *, at: int | None = None, **more: Any) -> None:
-        if at is not None:
-            more["step"] = at
+    def _add(self, kind: str, key: str, value: Any, **more: Any) -> None:
         line = event_line(kind, key, value, self._clock.now(), **more)
         if self._begin():
             with self._lock:
@@ -404,28 +381,6 @@ class MetricsGroupLogger:
 
     def _is_forked(self) -> bool:
         return self._run is not None and self._run.log.is_forked
-
-    def _with_context(self, context: str, line: bytes, when: str) -> bytes:
-        """Return a line with what tells where its context ends, which has a slash itself."""
-        if context in self._told:
-            return line
-        self._told.add(context)
-        return event_line("context", context, None, when) + line
-
-    def _densify_now_and_then(self, run: GroupRun) -> None:
-        """Densify, if it is time. The line that it falls to is in the log: what goes wrong here is no error of that."""
-        self._undensified += 1
-        if self._undensified < (self._densify_every or 0):
-            return
-        self._undensified = 0
-        try:
-            run.densifier.densify()
-        except (OSError, CorruptGroupError) as error:
-            self._warn_once(
-                "densify",
-                f"{self!r} could not bring its arrays up to date ({type(error).__name__}: {error}); the log has "
-                "everything, and it is tried again",
-            )
 
     def _say_forked(self) -> None:
         self._warn_once(
