@@ -150,7 +150,8 @@ class Arrays:
         """
         name = safe_name(key)
         values = self.read(f"{VALUES}/{name}", count).astype(np.float64, copy=False)
-        times = self.read(f"{TIMES}/{name}", count)
+        has_times = self.open(f"{TIMES}/{name}") is not None
+        times = self.read(f"{TIMES}/{name}", count) if has_times else np.full(count, "", dtype=object)
         has_steps = self.open(f"{STEPS}/{name}") is not None
         steps = self.read(f"{STEPS}/{name}", count) if has_steps else np.full(count, NO_STEP)
         return Points(values, steps.astype(np.int64, copy=False), [str(time) for time in times.tolist()])
@@ -261,6 +262,8 @@ class Densifier:
         """Write a series' arrays, and describe it in the catalog. Returns the largest step."""
         name = safe_name(key)
         count = int(catalog.series.get(key, {}).get("count", 0))
+        if count and self._arrays.open(f"{TIMES}/{name}") is None:  # somebody else's, who kept none
+            self._arrays.write(f"{TIMES}/{name}", np.full(count, "", dtype=object), 0)
         points = events.merged()
         lowest, highest = _range(points.steps)
         largest = self._largest_step(key, name, count)
@@ -275,7 +278,7 @@ class Densifier:
         else:
             step = int(self._arrays.item(f"{STEPS}/{name}", end - 1))
             time = str(self._arrays.item(f"{TIMES}/{name}", end - 1))
-        catalog.describe(key, end, None if step == NO_STEP else step, time)
+        catalog.describe(key, end, None if step == NO_STEP else step, time or None)
         return max(largest, highest)
 
     def _write_steps(self, path: str, count: int, steps: np.ndarray[Any, Any]) -> None:

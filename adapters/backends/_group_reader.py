@@ -35,7 +35,7 @@ class Series:
         values: float64 [n].
         steps: int64 [n], ``None`` if no point has a step. Where only some have, the others have
             :data:`NO_STEP`.
-        wall_time: [n] RFC 3339 strings.
+        wall_time: [n] RFC 3339 strings, empty ones where a group keeps no times.
     """
 
     key: str

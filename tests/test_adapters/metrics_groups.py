@@ -39,10 +39,10 @@ class ByHand:
             if "steps" in group and name in group["steps"]:
                 steps = [None if step == -(2**63) else step for step in group["steps"][name][:count].tolist()]
             values = group["series"][name][:count].tolist()
-            times = group["wall_time"][name][:count].tolist()
+            times = group["wall_time"][name][:count].tolist() if f"wall_time/{name}" in group else [""] * count
             self.points[key] = list(zip(steps, values, times, strict=True))
             assert entry["latest_step"] == steps[-1]
-            assert entry["latest_timestamp"] == times[-1] or "rewriting" in catalog
+            assert entry["latest_timestamp"] == (times[-1] or None) or "rewriting" in catalog
         if count := catalog.get("events", {}).get("count", 0):
             self.events = [json.loads(line) for line in group["events"][:count].tolist()]
         return catalog["wal"]["bytes"] if "wal" in catalog else None

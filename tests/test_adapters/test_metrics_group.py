@@ -417,6 +417,34 @@ def test_a_group_whose_log_is_gone_can_be_gone_on_with(folder: Path, lost: str) 
     assert (folder / "metrics.jsonl.old").exists() == (lost != "log")
 
 
+def test_arrays_of_somebody_else_may_have_no_times(folder: Path) -> None:
+    """Nor steps, nor a log: what is there is read, and can be gone on with."""
+    series = {
+        key: {"type": "scalar", "count": 2, "latest_step": step, "latest_timestamp": None}
+        for key, step in (("train/a", 5), ("b", None))
+    }
+    group = zarr.open_group(folder, mode="w", zarr_format=3, attributes={"series": series})
+    for name in ("train%2Fa", "b"):
+        group.create_array(f"series/{name}", data=np.array([1.0, 2.0]))
+    group.create_array("steps/train%2Fa", data=np.array([3, 5]))
+    read = open_group(folder)
+    assert (read["train/a"].wall_time, read["b"].steps) == (["", ""], None)
+    assert read["train/a"].steps.tolist() == [3, 5]  # type: ignore[union-attr]
+
+    logger = MetricsGroupLogger(folder, if_exists="append")
+    logger.log_metrics({"a": 4.0}, step=3, walltime=0)
+    logger.log_metrics({"a": 8.0}, step=7, walltime=1)
+    logger.densify()
+    logger.log_metrics({"a": 16.0}, step=3, walltime=2)
+    logger.finish("completed")
+    points = ByHand(folder, log=False).points
+
+    assert points["train/a"] == [
+        (3, 16.0, "1970-01-01T00:00:02+00:00"), (5, 2.0, ""), (7, 8.0, "1970-01-01T00:00:01+00:00"),
+    ]  # fmt: skip
+    assert points["b"] == [(None, 1.0, ""), (None, 2.0, "")]
+
+
 def test_a_log_alone_is_a_group(folder: Path) -> None:
     """Whose catalog nobody has written yet, or somebody has deleted to have it all made anew."""
     write(folder, event("a", 1.0, 1))
