@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from adapters.backends.mlflow import MLflowLogger as MLflowLogger
     from adapters.backends.metrics_group import MetricsGroupLogger as MetricsGroupLogger
+    from adapters.backends.mlflow import MLflowLogger as MLflowLogger
     from adapters.backends.summary_writer import SummaryWriterLogger as SummaryWriterLogger
     from adapters.backends.tensorboard import TensorBoardLogger as TensorBoardLogger
     from adapters.backends.trackio import TrackioLogger as TrackioLogger
