@@ -19,7 +19,8 @@ PACKAGES: Final = {"TensorboardX": ["tensorboardX"]}
 #: What a subject imports from our own environment.
 _OURS: Final = {"TensorBoard": "tensorboard", "SummaryWriter": "tensorboard", "EventFileWriter": "tensorboard",
                 "Wandb": "wandb", "Tee": "wandb", "WandbBackend": "wandb", "MlflowBackend": "mlflow",
-                "TrackioBackend": "trackio", "GroupBackend": "zarr", "Mlflow": "mlflow", "Trackio": "trackio"}  # fmt: skip
+                "TrackioBackend": "trackio", "GroupBackend": "zarr", "Mlflow": "mlflow",
+                "Trackio": "trackio"}  # fmt: skip
 #: Seconds that an installation may take.
 _PATIENCE: Final = 180.0
 _COMPLETE: Final = "complete.json"
