@@ -24,7 +24,6 @@ from loggers.errors import LoggerError
 DOCUMENT: Final = "zarr.json"
 #: The nodes with what the catalog speaks of.
 VALUES, STEPS, TIMES, EVENTS = "series", "steps", "wall_time", "events"
-NODES: Final = (VALUES, STEPS, TIMES, EVENTS)
 #: The keys of the catalog that are ours, beside the format's own ``wal`` and ``series``.
 _OURS: Final = ("wal", "series", "events", "run_id", "cuts", "rewriting")
 
@@ -52,11 +51,21 @@ class Catalog:
         Raises:
             CorruptGroupError: the document is none of a Zarr v3 group, or its catalog none of a metrics group.
         """
-        path = folder / DOCUMENT
+        text = cls.read(folder)
+        return None if text is None else cls.parse(text, folder)
+
+    @classmethod
+    def read(cls, folder: Path) -> bytes | None:
+        """Return the document of the group in ``folder``, ``None`` if there is none."""
         try:
-            text = path.read_bytes()
+            return (folder / DOCUMENT).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    @classmethod
+    def parse(cls, text: bytes, folder: Path) -> Catalog:
+        """Return the catalog in a document; see :meth:`load`."""
+        path = folder / DOCUMENT
         try:
             document = json.loads(text)
             if document["node_type"] != "group" or document["zarr_format"] != 3:

@@ -20,13 +20,12 @@ from adapters._require import require
 from adapters.backends import _group_catalog
 from adapters.backends._group_catalog import EVENTS, STEPS, TIMES, VALUES, Catalog
 from adapters.backends._group_events import NO_STEP, Batch, CorruptGroupError, Points, points_lines, replaced
-from adapters.backends._group_log import FILE_NAME, Log, read_log
+from adapters.backends._group_log import BATCH, FILE_NAME, Log, read_log
 from adapters.backends._group_names import safe_name
+from loggers.errors import LoggerError
 
 #: Points of a chunk: an append writes at most one chunk anew for each array.
 _CHUNK: Final = 8192
-#: Bytes of the log that are densified before the catalog is replaced; bounds memory.
-_PASS: Final = 1 << 27
 _WHO: Final = "the metrics group"
 
 
@@ -136,11 +135,9 @@ class Arrays:
         """Open every array again when it is needed."""
         self._opened.clear()
 
-    def remove_all(self) -> None:
-        """Remove every array that the catalog speaks of."""
-        self.forget()
-        for node in _group_catalog.NODES:
-            self.remove(node)
+    def has(self, name: str) -> bool:
+        """Return whether there is anything of that name."""
+        return os.path.lexists(os.path.join(self._root, name))
 
     def points(self, key: str, count: int) -> Points:
         """Return the first ``count`` points of a series.
@@ -182,10 +179,10 @@ class Densifier:
         if covered is None:
             return
         if not self.catalog.holds_points:
-            self._arrays.remove_all()  # leftovers of a crash
+            self._remove_arrays()  # leftovers of a crash
             self._largest.clear()
         try:
-            for batch in read_log(self._folder / FILE_NAME, covered[1], covered[0], _PASS):
+            for batch in read_log(self._folder / FILE_NAME, covered[1], covered[0], BATCH):
                 self._take(batch)
         except BaseException:
             self._arrays.forget()  # nobody knows how far they have come
@@ -231,8 +228,15 @@ class Densifier:
             catalog = self.catalog.copy()
             catalog.clear()
             self.save(catalog)
-            self._arrays.remove_all()
+            self._remove_arrays()
         self._largest.clear()
+
+    def _remove_arrays(self) -> None:
+        self._arrays.forget()
+        for node in (VALUES, STEPS, TIMES):
+            self._arrays.remove(node)
+        if EVENTS in self.catalog.data:  # else it is somebody else's
+            self._arrays.remove(EVENTS)
 
     def mark_cut(self) -> None:
         """Tell readers that the log was cut, and what they have read of it may be gone."""
@@ -246,6 +250,8 @@ class Densifier:
         self.catalog = catalog
 
     def _take(self, batch: Batch) -> None:
+        if batch.others:
+            self._claim_events()
         catalog = self.catalog.copy()
         largest = {}
         for key, events in batch.series():
@@ -257,6 +263,23 @@ class Densifier:
         catalog.cover(lines + batch.lines, size + batch.size, catalog.events + len(batch.others))
         self.save(catalog)
         self._largest |= largest
+
+    def _claim_events(self) -> None:
+        """Note in the catalog that there is going to be an array for what is no point: its name is not the format's.
+
+        Raises:
+            LoggerError: somebody else has used that name in this group.
+        """
+        if EVENTS in self.catalog.data:
+            return
+        if self._arrays.has(EVENTS):
+            raise LoggerError(
+                f"{self._folder} has something called {EVENTS!r} that is not of its catalog, where events that are no "
+                "points of a series belong: rename it; until then the log has everything"
+            )
+        catalog = self.catalog.copy()
+        catalog.data[EVENTS] = {"count": 0}
+        self.save(catalog)
 
     def _write_series(self, catalog: Catalog, key: str, events: Points) -> int:
         """Write a series' arrays, and describe it in the catalog. Returns the largest step."""

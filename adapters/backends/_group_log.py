@@ -19,6 +19,8 @@ except ImportError:  # no POSIX locks on this platform
     fcntl = None  # type: ignore[assignment]
 
 FILE_NAME: Final = "metrics.jsonl"
+#: Bytes of lines that are in memory, as columns, at once.
+BATCH: Final = 1 << 25
 #: Bytes that are read and parsed at once.
 _PIECE: Final = 1 << 22
 

@@ -19,7 +19,7 @@ from adapters.backends._group_events import (
     read_event,
     unix_seconds,
 )
-from adapters.backends._group_log import FILE_NAME, read_log
+from adapters.backends._group_log import BATCH, FILE_NAME, read_log
 
 #: A group that is written may change under a reader; each change costs it another look.
 _LOOKS: Final = 100
@@ -94,6 +94,7 @@ class MetricsGroup:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._catalog = Catalog.new(self.path)
+        self._document: bytes | None = None
         self._arrays: Arrays | None = None
         self._forget()
         self._look()
@@ -153,14 +154,13 @@ class MetricsGroup:
 
     def _look(self) -> bool:
         """Look at the catalog. Returns whether it is another one than before."""
-        catalog = Catalog.load(self.path)
-        if catalog is None:
-            if not (self.path / FILE_NAME).is_file():
-                raise NoGroupError(f"there is no metrics group at {self.path}")
-            catalog = Catalog.new(self.path)
-        if catalog.data == self._catalog.data:
+        document = Catalog.read(self.path)
+        if document is None and not (self.path / FILE_NAME).is_file():
+            raise NoGroupError(f"there is no metrics group at {self.path}")
+        if document == self._document:
             return False
-        self._catalog = catalog
+        self._catalog = Catalog.new(self.path) if document is None else Catalog.parse(document, self.path)
+        self._document = document
         self._forget()
         return True
 
@@ -182,7 +182,7 @@ class MetricsGroup:
         """Read what the log has got since the last look. After the arrays, which hold nothing that it lacks."""
         if self._catalog.covers is None:
             return
-        for batch in read_log(self.path / FILE_NAME, self._offset, self._lines, 1 << 62):
+        for batch in read_log(self.path / FILE_NAME, self._offset, self._lines, BATCH):
             for key, points in batch.series():
                 self._tail.setdefault(key, []).append(points)
             self._tail_others += batch.others

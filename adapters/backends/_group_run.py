@@ -10,10 +10,10 @@ from typing import Any, Final, Literal
 
 from adapters.backends._group_catalog import Catalog, NoGroupError
 from adapters.backends._group_dense import Arrays, Densifier
-from adapters.backends._group_events import CorruptGroupError, event_line
+from adapters.backends._group_events import event_line
 from adapters.backends._group_log import FILE_NAME, Log
 from loggers.contract import JSON
-from loggers.errors import RecordError, RunExistsError
+from loggers.errors import LoggerError, RecordError, RunExistsError
 
 WHO: Final = "MetricsGroupLogger"
 
@@ -189,7 +189,7 @@ class GroupRun:
             return
         try:
             self.densify()
-        except (OSError, CorruptGroupError) as error:
+        except (OSError, LoggerError) as error:
             if not self._warned:
                 self._warned = True
                 warnings.warn(

@@ -348,6 +348,23 @@ def test_other_keys_and_nodes_are_kept(folder: Path) -> None:
     assert ByHand(folder, log=False).stored().metrics["train/loss"] == [(1, 0.5)]
 
 
+def test_an_array_of_somebody_else_is_not_overwritten(folder: Path) -> None:
+    """Whose name we would use. What is logged is in the log."""
+    zarr.open_group(folder, mode="w", zarr_format=3).create_array("events", data=np.arange(3))
+    logger = MetricsGroupLogger(folder)
+    logger.log_metrics({"loss": 0.5}, step=1)
+    logger.densify()
+    logger.log_params({"lr": 0.5})
+    with pytest.raises(LoggerError, match="has something called 'events' that is not of its catalog"):
+        logger.finish("completed")
+
+    assert zarr.open_array(folder, path="events", mode="r")[:].tolist() == [0, 1, 2]
+    assert open_group(folder).run().params == {"lr": 0.5}
+    (folder / "events").rename(folder / "theirs")
+    logger.finish("completed")
+    assert ByHand(folder, log=False).stored().params == {"lr": 0.5}
+
+
 def test_events_that_are_no_points_are_kept_as_they_are(folder: Path) -> None:
     """Of unknown types, with unknown fields, or with a value that no array can hold."""
     text = event("note", "hello")
