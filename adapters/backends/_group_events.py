@@ -50,8 +50,9 @@ class Clock:
     """Writes times as RFC 3339 has them, in UTC, to the nanosecond."""
 
     def __init__(self) -> None:
-        self._second: int | None = None
-        self._text = ""
+        # the last second and its text, as most lines come in the second of the one before; one object, so that
+        # threads cannot take it apart
+        self._last = 0, "1970-01-01T00:00:00"
 
     def text(self, seconds: int, nanoseconds: int) -> str:
         """Return a time as text.
@@ -63,22 +64,29 @@ class Clock:
         Raises:
             MetricValueError: outside the years 1 to 9999.
         """
-        if seconds != self._second:  # most lines come in the second of the one before
-            try:
-                moment = _EPOCH + datetime.timedelta(seconds=seconds)
-            except OverflowError:
-                raise MetricValueError(
-                    f"walltime must be Unix seconds in the years 1 to 9999, got {seconds}: pass time.time()"
-                ) from None
-            self._text, self._second = moment.isoformat()[:19], seconds
-        return f"{self._text}.{nanoseconds:09d}+00:00" if nanoseconds else f"{self._text}+00:00"
+        second, text = self._last
+        if seconds != second:
+            text = self._to_second(seconds)
+        return f"{text}.{nanoseconds:09d}+00:00" if nanoseconds else f"{text}+00:00"
+
+    def _to_second(self, seconds: int) -> str:
+        try:
+            moment = _EPOCH + datetime.timedelta(seconds=seconds)
+        except OverflowError:
+            raise MetricValueError(
+                f"walltime must be Unix seconds in the years 1 to 9999, got {seconds}: pass time.time()"
+            ) from None
+        text = moment.isoformat()[:19]
+        self._last = seconds, text
+        return text
 
     def now(self) -> str:
         """Return the time that it is."""
         nanoseconds = time.time_ns()
-        if nanoseconds // _BILLION != self._second:
-            self.text(nanoseconds // _BILLION, 0)
-        return f"{self._text}.{nanoseconds % _BILLION:09d}+00:00"
+        second, text = self._last
+        if nanoseconds // _BILLION != second:
+            text = self._to_second(nanoseconds // _BILLION)
+        return f"{text}.{nanoseconds % _BILLION:09d}+00:00"
 
     def of(self, walltime: Any) -> str:
         """Return a time that a caller gave in Unix seconds. It reads back as the same float.

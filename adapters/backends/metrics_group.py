@@ -63,10 +63,9 @@ __all__ = [
 class MetricsGroupLogger:
     """The ten verbs, written to a metrics group.
 
-    A metric is the series ``<context>/<name>``, its epoch ``<context>/epoch``. A line of metrics is one line of the
-    log and one ``write``, and survives ``kill -9`` when the verb returns. Values are kept as float64: integers beyond
-    2**53 are rounded in the arrays and exact in the log. Text is no metric here. The same step of a metric again
-    replaces its value, in its place.
+    A metric is the series ``<context>/<name>``, its epoch ``<context>/epoch``. A line of metrics is one ``write`` to the
+    log, and survives ``kill -9`` when the verb returns. Values are float64: integers beyond 2**53 are rounded in the
+    arrays and exact in the log. Text is no metric. The same step of a metric again replaces its value, in its place.
 
     Building the object does no work, so it can be pickled and sent to where it shall run. The first verb makes the
     folder. The pickle of a logger that has begun leads to its run and holds nothing of it. After ``fork`` the child's

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -615,6 +616,26 @@ def test_a_forked_copy_writes_nothing(folder: Path) -> None:
     logger.log_metrics({"loss": 0.25}, step=2)
 
     assert [line["step"] for line in lines(folder)] == [1, 2]
+
+
+def test_threads_may_share_a_logger(folder: Path) -> None:
+    """Every line is there, whole, with its own time, while the arrays follow."""
+    logger = MetricsGroupLogger(folder, densify_every=50)
+
+    def log(thread: int) -> None:
+        for step in range(100):
+            logger.log_metrics({"a": step, "b": -step}, step=step, context=f"c{thread}", walltime=thread * 1e9 + step)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(log, range(4)))
+    logger.finish("completed")
+    group = open_group(folder)
+
+    for thread in range(4):
+        for name, sign in (("a", 1), ("b", -1)):
+            series = group[f"c{thread}/{name}"]
+            assert series.values.tolist() == [sign * step for step in range(100)]
+            assert series.seconds().tolist() == [thread * 1e9 + step for step in range(100)]
 
 
 def test_a_pickle_leads_to_the_run(folder: Path) -> None:
