@@ -63,9 +63,9 @@ __all__ = [
 class MetricsGroupLogger:
     """The ten verbs, written to a metrics group.
 
-    A metric is the series ``<context>/<name>``, its epoch ``<context>/epoch``. A line of metrics is one ``write`` to the
-    log, and survives ``kill -9`` when the verb returns. Values are float64: integers beyond 2**53 are rounded in the
-    arrays and exact in the log. Text is no metric. The same step of a metric again replaces its value, in its place.
+    A metric is the series ``<context>/<name>``, its epoch ``<context>/epoch``. A line is one ``write`` to the log, and
+    survives ``kill -9`` when the verb returns. Values are float64: integers beyond 2**53 are rounded in the arrays,
+    not in the log. Text is no metric. The same step of a metric again replaces its value, in its place.
 
     Building the object does no work, so it can be pickled and sent to where it shall run. The first verb makes the
     folder. The pickle of a logger that has begun leads to its run and holds nothing of it. After ``fork`` the child's
@@ -74,8 +74,7 @@ class MetricsGroupLogger:
     Args:
         path: the group's folder.
         if_exists: what to do when it holds a run and :meth:`reattach` is not called: ``"refuse"`` raises at the first
-            verb, ``"append"`` goes on behind it, ``"replace"`` deletes the run, and leaves other attributes and
-            other arrays of the group alone.
+            verb, ``"append"`` goes on behind it, ``"replace"`` deletes the run and nothing else of the group.
         densify_every: bring the arrays up to date after so many lines, within the verb that writes the last of them.
             ``None`` leaves it to :meth:`densify` and :meth:`finish`.
 
