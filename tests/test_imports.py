@@ -29,7 +29,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "adapters": (),
     "adapters/backends": _BACKENDS,
     "adapters/drivers": (*_BACKENDS, "loggers.session"),
-    "adapters/importers": (*_BACKENDS, "loggers.verbs"),
+    "adapters/importers/metrics_group.py": (*_BACKENDS, "loggers.verbs"),
     "adapters/fanout.py": _FANOUT,
     "adapters/follower.py": _FANOUT,
     "adapters/commands.py": ("loggers.errors", "loggers.replay", "plattli._console", "plattli.errors"),
