@@ -25,7 +25,7 @@ DOCUMENT: Final = "zarr.json"
 #: The nodes with what the catalog speaks of.
 VALUES, STEPS, TIMES, EVENTS = "series", "steps", "wall_time", "events"
 #: The keys of the catalog that are ours, beside the format's own ``wal`` and ``series``.
-_OURS: Final = ("wal", "series", "events", "run_id", "cuts", "rewriting")
+_OURS: Final = ("wal", "series", "events", "run_id", "cuts", "densifying")
 
 
 class NoGroupError(LoggerError, FileNotFoundError):
@@ -155,7 +155,7 @@ class Catalog:
         self.data["wal"] = {**(self.data.get("wal") or {}), "lines": lines, "bytes": size}
         if events or "events" in self.data:
             self.data["events"] = {**(self.data.get("events") or {}), "count": events}
-        self.data.pop("rewriting", None)
+        self.data.pop("densifying", None)
 
     def clear(self) -> None:
         """Say that nothing of the log is in the arrays. What others have said of a series is kept."""

@@ -222,11 +222,13 @@ class Densifier:
         """Prepare for the log to be cut.
 
         Args:
-            rebuild: the arrays hold something that is cut, so that they have to be made anew.
+            rebuild: the arrays hold something that is cut, so that they have to be made anew. They have to be as well
+                if they may hold more than the catalog says.
         """
-        if rebuild or "rewriting" in self.catalog.data:
+        if rebuild or "densifying" in self.catalog.data:
             catalog = self.catalog.copy()
             catalog.clear()
+            catalog.data["densifying"] = True  # until the arrays are gone
             self.save(catalog)
             self._remove_arrays()
         self._largest.clear()
@@ -239,8 +241,9 @@ class Densifier:
             self._arrays.remove(EVENTS)
 
     def mark_cut(self) -> None:
-        """Tell readers that the log was cut, and what they have read of it may be gone."""
+        """Tell readers that the log was cut, and what they have read of it may be gone. Arrays are whole by now."""
         catalog = self.catalog.copy()
+        catalog.data.pop("densifying", None)
         catalog.data["cuts"] = int(catalog.data.get("cuts") or 0) + 1
         self.save(catalog)
 
@@ -252,6 +255,7 @@ class Densifier:
     def _take(self, batch: Batch) -> None:
         if batch.others:
             self._claim_events()
+        self._announce()
         catalog = self.catalog.copy()
         largest = {}
         for key, events in batch.series():
@@ -321,7 +325,6 @@ class Densifier:
         first, last = replaced(np.concatenate([steps, points.steps]))
         changed = (first < count) & (last >= count)
         if np.any(changed):
-            self._announce()
             rows, events = first[changed], last[changed] - count
             low, high = int(rows.min()), int(rows.max()) + 1
             for node, data in ((VALUES, points.values), (TIMES, np.array(points.times, dtype=object))):
@@ -335,13 +338,13 @@ class Densifier:
         return points.take(new, new)
 
     def _announce(self) -> None:
-        """Note that points in the arrays are replaced by what the watermark does not cover.
+        """Note that the arrays may hold more than the catalog says, until it is saved the next time.
 
-        A resume that takes such lines out of the log has to know that the arrays may hold something of them.
+        A resume that takes lines out of the log has to know that: the arrays may hold something of them.
         """
-        if "rewriting" not in self.catalog.data:
+        if "densifying" not in self.catalog.data:
             catalog = self.catalog.copy()
-            catalog.data["rewriting"] = True
+            catalog.data["densifying"] = True
             self.save(catalog)
 
     def _largest_step(self, key: str, name: str, count: int) -> int:

@@ -30,20 +30,24 @@ class ByHand:
     def _arrays(self, folder: Path) -> int | None:
         group = zarr.open_group(folder, mode="r", zarr_format=3)
         catalog = group.attrs.asdict()
+        whole = "densifying" not in catalog
+        names = {unquote(path.name): path.name for path in (folder / "series").glob("*") if path.is_dir()}
+        assert not whole or names.keys() <= catalog.get("series", {}).keys()
         for key, entry in catalog.get("series", {}).items():
-            name, count = next((n for n, _ in group["series"].arrays() if unquote(n) == key), None), entry["count"]
-            if name is None:
-                assert count == 0
+            name, count = names.get(key, ""), entry["count"]
+            if count == 0:
                 continue
+            for node in ("series", "steps", "wall_time"):
+                assert not whole or f"{node}/{name}" not in group or group[f"{node}/{name}"].shape == (count,)
             steps = [None] * count
-            if "steps" in group and name in group["steps"]:
-                steps = [None if step == -(2**63) else step for step in group["steps"][name][:count].tolist()]
-            values = group["series"][name][:count].tolist()
-            times = group["wall_time"][name][:count].tolist() if f"wall_time/{name}" in group else [""] * count
+            if f"steps/{name}" in group:
+                steps = [None if step == -(2**63) else step for step in group[f"steps/{name}"][:count].tolist()]
+            values = group[f"series/{name}"][:count].tolist()
+            times = group[f"wall_time/{name}"][:count].tolist() if f"wall_time/{name}" in group else [""] * count
             self.points[key] = list(zip(steps, values, times, strict=True))
-            assert entry["latest_step"] == steps[-1]
-            assert entry["latest_timestamp"] == (times[-1] or None) or "rewriting" in catalog
+            assert not whole or (entry["latest_step"], entry["latest_timestamp"]) == (steps[-1], times[-1] or None)
         if count := catalog.get("events", {}).get("count", 0):
+            assert not whole or group["events"].shape == (count,)
             self.events = [json.loads(line) for line in group["events"][:count].tolist()]
         return catalog["wal"]["bytes"] if "wal" in catalog else None
 
