@@ -28,37 +28,43 @@ _PIECE: Final = 1 << 22
 class Log:
     """The log, opened to be written. It is locked until :meth:`close`, or the end of the process.
 
-    A line that a dead process left half-written is cut off. A write that fails leaves nothing behind.
+    A line that a dead process left half-written is cut off. A write that fails leaves nothing behind. Within one
+    process a newer log may take an older one's place, such as that of a logger which an exception left behind.
 
     Attributes:
         path: the file.
         size: bytes of complete lines.
         is_open: it can be written.
         is_forked: it cannot, because this process is a fork of the one that opened it.
+        is_taken: it cannot, because a newer one in this process has taken it over.
     """
 
     _open: Final[weakref.WeakSet[Log]] = weakref.WeakSet()
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, take: bool = True) -> None:
         """Open the log in ``folder``, which exists.
 
+        Args:
+            folder: the group's.
+            take: take it over from another one in this process.
+
         Raises:
-            RunLockedError: another live logger writes it.
+            RunLockedError: another process writes it, or, without ``take``, this one.
             OSError: the disk refused it.
         """
         self.path = folder / FILE_NAME
-        self.is_open, self.is_forked = True, False
+        self.is_open, self.is_forked, self.is_taken = True, False, False
         self._dirty = False  # there may be something behind the complete lines
-        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        older = next((log for log in self._open if take and log.is_open and _same(log.path, self.path)), None)
+        self._fd = self._locked() if older is None else older._give()
         self._close = weakref.finalize(self, os.close, self._fd)
+        self._open.add(self)
         try:
-            self._lock()
             self.size = complete_size(self._fd)
             self.cut(self.size)
         except BaseException:
-            self._close()
+            self.close()
             raise
-        self._open.add(self)
 
     def append(self, lines: bytes) -> None:
         """Write complete lines.
@@ -101,18 +107,31 @@ class Log:
         self.is_open, self._fd = False, -1  # whoever writes all the same must not hit somebody else's file
         self._close()
 
-    def _lock(self) -> None:
-        if fcntl is None:
-            return
+    def _give(self) -> int:
+        """Give the open file away, with its lock."""
+        fd, self._fd = self._fd, -1
+        self.is_open, self.is_taken = False, True
+        self._close.detach()
+        self._open.discard(self)
+        return fd
+
+    def _locked(self) -> int:
+        """Open the file and lock it."""
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(fd)
             raise RunLockedError(
                 f"{self.path} is being written by another logger; finish that one, or write to another directory"
             ) from None
-        except OSError as error:  # a file system without locks
+        except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+                os.close(fd)
                 raise
+            # a file system without locks
+        return fd
 
     @classmethod
     def _after_fork_in_child(cls) -> None:
@@ -125,6 +144,12 @@ class Log:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=Log._after_fork_in_child)
+
+
+def _same(one: Path, other: Path) -> bool:
+    with contextlib.suppress(OSError):  # the file of one that was deleted is nobody's
+        return os.path.samefile(one, other)
+    return False
 
 
 def complete_size(fd: int) -> int:

@@ -78,11 +78,11 @@ class GroupRun:
         densifier: its arrays and its catalog.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Open the group in ``folder``, which is made if it is not there."""
+    def __init__(self, folder: Path, *, take: bool = True) -> None:
+        """Open the group in ``folder``, which is made if it is not there; for ``take`` see :class:`Log`."""
         arrays = Arrays(folder, own=True)  # raises before anything is written if zarr is not installed
         folder.mkdir(parents=True, exist_ok=True)
-        self.log = Log(folder)
+        self.log = Log(folder, take=take)
         try:
             # read behind the lock: whoever wrote the group before has written the last of it
             self.densifier = Densifier(folder, arrays, Catalog.load(folder) or Catalog.new(folder))
@@ -253,7 +253,7 @@ def densify(path: str | os.PathLike[str]) -> None:
     folder = Path(path)
     if not (folder / FILE_NAME).is_file() and Catalog.load(folder) is None:
         raise NoGroupError(f"there is no metrics group at {folder}")
-    run = GroupRun(folder)
+    run = GroupRun(folder, take=False)
     try:
         run.densifier.densify()
     finally:

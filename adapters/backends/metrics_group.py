@@ -33,7 +33,7 @@ from adapters.backends._group_reader import MetricsGroup, RunRecord, Series, ope
 from adapters.backends._group_run import WHO, GroupRun, GroupState, densify, holds_run, stored_run_id
 from adapters.backends._group_values import FLOATS, NO_PROBLEMS, NOTHING, PointValues, confusion_event, storable
 from loggers.contract import JSON
-from loggers.errors import LoggerError, LoggerFinishedError, MetricNameError
+from loggers.errors import LoggerError, LoggerFinishedError, MetricNameError, RunLockedError
 from loggers.values import (
     check_context,
     check_epoch,
@@ -170,8 +170,9 @@ class MetricsGroupLogger:
                     return
                 run = self._current()
             with self._lock:
-                if not run.log.is_open:  # another thread has finished it meanwhile
-                    raise self._finished_error()
+                if not run.log.is_open:  # another thread was faster, with an end or another logger
+                    self._begin()
+                    run = self._current()
                 if row:
                     line = scalars_line(context, row, step, when)
                     run.log.append(run.with_context(context, line, when) if "/" in context else line)
@@ -366,16 +367,14 @@ class MetricsGroupLogger:
         with self._lock:
             if self._run is None and not self._finished:
                 self._run = GroupRun.begin(Path(self._path), self._id, self._if_exists)
-            self._current()
+            if self._current().log.is_taken:
+                raise RunLockedError(f"a newer logger in this process has taken the run of {self!r} over: use that one")
         return True
 
     def _current(self) -> GroupRun:
         if self._run is None or self._finished:
-            raise self._finished_error()
+            raise LoggerFinishedError(f"{self!r} is finished: to go on with the run, reattach a state")
         return self._run
-
-    def _finished_error(self) -> LoggerFinishedError:
-        return LoggerFinishedError(f"{self!r} is finished: to go on with the run, reattach a state")
 
     def _is_forked(self) -> bool:
         return self._run is not None and self._run.log.is_forked

@@ -559,16 +559,45 @@ def test_a_run_that_is_there_can_be_gone_on_with_or_replaced(folder: Path) -> No
     assert catalog(folder)["mine"] == 1
 
 
-def test_there_is_one_writer(folder: Path) -> None:
-    """A second is refused by name, and so is densifying from outside; then the first one ends."""
-    first = MetricsGroupLogger(folder)
-    first.log_metrics({"loss": 0.5}, step=1)
-    with pytest.raises(RunLockedError, match="is being written by another logger"):
-        MetricsGroupLogger(folder, if_exists="append").log_metrics({"loss": 1.0}, step=1)
+def test_there_is_one_process_that_writes(folder: Path) -> None:
+    """Another is refused by name, and so is densifying from outside; until the first one ends."""
+    program = (
+        "import sys\nfrom adapters import MetricsGroupLogger\nlogger = MetricsGroupLogger(sys.argv[1])\n"
+        "logger.log_metrics({'loss': 0.5}, step=1)\nprint(1, flush=True)\nsys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        logger = MetricsGroupLogger(folder, if_exists="append")
+        with pytest.raises(RunLockedError, match="is being written by another logger"):
+            logger.log_metrics({"loss": 1.0}, step=1)
+        with pytest.raises(RunLockedError):
+            densify(folder)
+        process.kill()
+    logger.log_metrics({"loss": 0.25}, step=2)
+
+    assert [line["step"] for line in lines(folder)] == [1, 2]
+
+
+def test_a_newer_logger_of_the_process_takes_over(folder: Path) -> None:
+    """As after an exception that left the older one behind. That one says so, and its end touches nothing."""
+    older = MetricsGroupLogger(folder)
+    older.log_metrics({"loss": 0.5}, step=1)
+    state = older.logger_state()
+    older.log_metrics({"loss": 9.0}, step=2)
     with pytest.raises(RunLockedError):
         densify(folder)
-    first.finish("interrupted")
-    densify(folder)
+    newer = MetricsGroupLogger(folder)
+    newer.reattach(state)
+    newer.log_metrics({"loss": 0.25}, step=2)
+    for use in (lambda: older.log_metrics({"loss": 9.0}, step=3), lambda: older.finish("error"), older.densify):
+        with pytest.raises(RunLockedError, match="a newer logger in this process has taken"):
+            use()
+    newer.log_metrics({"loss": 0.125}, step=3)
+    newer.finish("completed")
+
+    assert ByHand(folder, log=False).stored().metrics["train/loss"] == [(1, 0.5), (2, 0.25), (3, 0.125)]
 
 
 def test_a_moved_group_is_gone_on_with(folder: Path) -> None:
