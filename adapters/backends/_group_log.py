@@ -97,6 +97,19 @@ class Log:
         self._dirty = False
         self.size = size
 
+    def check(self) -> None:
+        """Look whether the file is still where it was opened.
+
+        Raises:
+            FileNotFoundError: it is not.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self.path), os.fstat(self._fd)):
+                return
+        raise FileNotFoundError(
+            errno.ENOENT, "the log was moved or deleted, and what is logged goes after it", str(self.path)
+        )
+
     def ends_line(self, size: int) -> bool:
         """Return whether a line ends at ``size`` bytes."""
         return size == 0 or (size <= self.size and os.pread(self._fd, 1, size - 1) == b"\n")

@@ -167,16 +167,17 @@ class GroupRun:
             raise
         return run
 
-    def with_context(self, context: str, line: bytes, time: str) -> bytes:
-        """Return a line with what tells where its context ends, which has a slash itself."""
-        if context in self._told:
-            return line
+    def append_in(self, context: str, line: bytes, time: str) -> None:
+        """Write a line to the log, with what tells where its context ends, which has a slash itself."""
+        if context not in self._told:
+            line = event_line("context", context, None, time) + line
+        self.log.append(line)
         self._told.add(context)
-        return event_line("context", context, None, time) + line
 
     def densify(self) -> None:
         """Bring the arrays up to date; see :meth:`Densifier.densify`."""
         self._lines = 0
+        self.log.check()
         self.densifier.densify()
 
     def densify_every(self, lines: int) -> None:

@@ -175,7 +175,7 @@ class MetricsGroupLogger:
                     run = self._current()
                 if row:
                     line = scalars_line(context, row, step, when)
-                    run.log.append(run.with_context(context, line, when) if "/" in context else line)
+                    run.log.append(line) if "/" not in context else run.append_in(context, line, when)
                 self._place = step, epoch
                 if self._densify_every is not None:
                     run.densify_every(self._densify_every)
@@ -290,7 +290,7 @@ class MetricsGroupLogger:
         if self._run is None and self._if_exists == "append" and holds_run(Path(self._path)):
             self._begin()  # the state of what is there
         # in a forked child a thread that is not there may hold the lock
-        with contextlib.nullcontext() if self._is_forked() else self._lock:
+        with contextlib.nullcontext() if self._forked(say=False) else self._lock:
             if self._run is None:
                 return GroupState(path=self._path, run_id=self.run_id()).plain()
             return self._run.state(*self._place, self._status).plain()
@@ -309,13 +309,15 @@ class MetricsGroupLogger:
             OSError: the disk refused it.
         """
         group_state = GroupState.of(state, Path(self._path))
-        if self._is_forked():
-            self._say_forked()
+        if self._forked():
             return
         with self._lock:
-            if self._run is not None:
-                self._run.log.close()
-            self._run = GroupRun.resume(Path(self._path), group_state)
+            try:
+                self._run = GroupRun.resume(Path(self._path), group_state)
+            except BaseException:
+                if self._run is not None and self._run.log.is_taken:
+                    self._run = None  # it came too far to leave all as it was: whoever logs now has to decide anew
+                raise
             self._finished = False
             self._place, self._status = (group_state.step, group_state.epoch), None
             if group_state.status is not None:  # its last event says that it has ended
@@ -361,8 +363,7 @@ class MetricsGroupLogger:
         run = self._run
         if run is not None and run.log.is_open:
             return True
-        if self._is_forked():
-            self._say_forked()
+        if self._forked():
             return False
         with self._lock:
             if self._run is None and not self._finished:
@@ -376,15 +377,16 @@ class MetricsGroupLogger:
             raise LoggerFinishedError(f"{self!r} is finished: to go on with the run, reattach a state")
         return self._run
 
-    def _is_forked(self) -> bool:
-        return self._run is not None and self._run.log.is_forked
-
-    def _say_forked(self) -> None:
-        self._warn_once(
-            "forked",
-            f"{self!r} was opened by another process, its copy in the forked process {os.getpid()} writes nothing: "
-            "log in the process that opened it, or build another logger here",
-        )
+    def _forked(self, *, say: bool = True) -> bool:
+        if self._run is None or not self._run.log.is_forked:
+            return False
+        if say:
+            self._warn_once(
+                "forked",
+                f"{self!r} was opened by another process, its copy in the forked process {os.getpid()} writes nothing: "
+                "log in the process that opened it, or build another logger here",
+            )
+        return True
 
     def _say_clash(self, context: str) -> None:
         self._warn_once(

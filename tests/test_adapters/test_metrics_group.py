@@ -600,6 +600,41 @@ def test_a_newer_logger_of_the_process_takes_over(folder: Path) -> None:
     assert ByHand(folder, log=False).stored().metrics["train/loss"] == [(1, 0.5), (2, 0.25), (3, 0.125)]
 
 
+def test_a_group_that_is_taken_away_is_noticed(folder: Path) -> None:
+    """When it is densified: what is logged meanwhile goes where the log went, and can be finished there again."""
+    logger = MetricsGroupLogger(folder)
+    logger.log_metrics({"loss": 0.5}, step=1)
+    moved = folder.rename(folder.with_name("elsewhere"))
+    logger.log_metrics({"loss": 0.25}, step=2)
+    with pytest.raises(FileNotFoundError, match="was moved or deleted"):
+        logger.finish("completed")
+    moved.rename(folder)
+    logger.finish("completed")
+
+    assert ByHand(folder, log=False).stored().metrics["train/loss"] == [(1, 0.5), (2, 0.25)]
+
+
+def test_a_reattach_that_fails_changes_nothing(folder: Path) -> None:
+    """A foreign state leaves a run that is being logged as it is; after damage one has to decide anew."""
+    logger = MetricsGroupLogger(folder)
+    logger.log_metrics({"loss": 0.5}, step=1)
+    state: Any = logger.logger_state()
+    with pytest.raises(RecordError):
+        logger.reattach({**state, "run_id": "other"})
+    with pytest.raises(RecordError, match="got a state that its"):
+        logger.reattach({**state, "wal": {"bytes": -1}})
+    logger.log_metrics({"loss": 0.25}, step=2)
+    with pytest.raises(RecordError, match="no line ends at byte 7"):
+        logger.reattach({**state, "wal": {"bytes": 7}})
+    with pytest.raises(RunExistsError):
+        logger.log_metrics({"loss": 9.0}, step=3)
+    logger.reattach(state)
+    logger.log_metrics({"loss": 0.125}, step=2)
+    logger.finish("completed")
+
+    assert ByHand(folder, log=False).stored().metrics["train/loss"] == [(1, 0.5), (2, 0.125)]
+
+
 def test_a_moved_group_is_gone_on_with(folder: Path) -> None:
     """It is its identity that counts; another group is refused, and so is one that has lost something."""
     logger = MetricsGroupLogger(folder)
