@@ -29,7 +29,9 @@ def run(code: str, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize(("page", "shares"), [("README.md", False), ("docs/values.md", True)])
+@pytest.mark.parametrize(
+    ("page", "shares"), [("README.md", False), ("docs/values.md", True), ("docs/metrics-group.md", False)]
+)
 def test_every_example_prints_what_the_page_says(
     page: str, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,10 +16,7 @@ from loggers.replay import replay
 from loggers.testing import RecordingLogger
 from plattli.cli import main
 from tests.test_adapters.metrics_groups import ByHand
-from tests.test_docs import examples, run
 from tests.test_loggers.test_contract import plattli_run
-
-PAGE = Path(__file__).parents[2] / "docs" / "metrics-group.md"
 
 
 def some_run(logger: object) -> None:
@@ -130,14 +127,3 @@ def test_the_command_makes_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert len(found.metrics["train/loss"]) == 30
     assert (found.params["lr"], found.status) == (0.05, "early_stop")
-
-
-def test_every_example_of_the_page_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other in one directory."""
-    monkeypatch.chdir(tmp_path)
-    page = PAGE.read_text(encoding="utf-8")
-    found = examples(page)
-
-    assert len(found) == page.count("```python") == 3
-    for code, expected in found:
-        assert run(code) == expected, code
