@@ -8,14 +8,19 @@ import hashlib
 import os
 import pickle
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from adapters.follower import FOLDER, Job, JobFiles, jobs, work
+from adapters._jobs import FOLDER, Backoff, Job, JobFiles, is_permanent, jobs
+from adapters.follower import wait, work
 from adapters.targets import SPELLINGS, Recipe, absolute, open_target, place
-from loggers.errors import LoggerError, RunExistsError
-from loggers.replay import Cursor, count_lines, open_source
+from loggers.errors import LoggerError, RecordError, RunExistsError
+from loggers.records import checkpoint_record
+from loggers.replay import Cursor, Source, count_lines, is_written, open_source
 from plattli._console import Progress
+from plattli._format import ARCHIVE, METRIC_DIR
 from plattli.errors import PlattliError
 
 #: The target that keeps nothing, so that a second call begins anew: its spellings.
@@ -58,7 +63,11 @@ def add_replay(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("run_path", type=Path, metavar="RUN", help="run directory, .plattli archive or metrics.jsonl")
     parser.add_argument("--to", required=True, metavar="TARGET", help=f"one of {SPELLINGS}")
-    parser.add_argument("--follow", action="store_true", help="go on until the run has ended or its process died")
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="go on until the run has ended or its process died, and try again while TARGET cannot be reached",
+    )
     parser.add_argument("--poll", type=float, default=0.5, metavar="S", help="seconds between two looks (0.5)")
     parser.add_argument("--force", action="store_true", help="replace what is at TARGET, and send all of the run")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
@@ -67,6 +76,8 @@ def add_replay(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _replay(args: argparse.Namespace) -> int:
     run: Path = args.run_path
+    if run.name in (METRIC_DIR, ARCHIVE):
+        run = run.absolute().parent  # what was sent is noted beside the run, not in it
     try:
         open_target(args.to)  # raises if there is no such kind
         spec = absolute(args.to)
@@ -94,15 +105,19 @@ def _replay(args: argparse.Namespace) -> int:
                 raise RunExistsError
             for file in getattr(open_target(spec), "files", (at,)):
                 file.unlink(missing_ok=True)
-        if cursor is not None and cursor.finished and not next(source.calls(copy.deepcopy(cursor)), None):
+        if cursor is not None and cursor.finished and _is_all(source, copy.deepcopy(cursor)):
             if not args.quiet:
                 print(f"{run}: {args.to} has all of it already; --force sends it again")
             return 0
         recipe = pickle.dumps(Recipe(spec, replace=args.force))
-        files.save_job(Job(run.absolute(), recipe, None, args.poll, 0, list(sys.path)))
+        files.save_job(Job(run.absolute(), recipe, _record(files, spec), args.poll, 0, list(sys.path)))
         return _work_off(run, args, files)
     except RunExistsError:
         print(f"plattli replay: {args.to} is there already: name another place, or replace it with --force",
+              file=sys.stderr)  # fmt: skip
+        return 1
+    except RecordError as error:
+        print(f"plattli replay: {error}: name another place than {args.to}, or replace it with --force",
               file=sys.stderr)  # fmt: skip
         return 1
     except (LoggerError, PlattliError) as error:
@@ -110,6 +125,22 @@ def _replay(args: argparse.Namespace) -> int:
         return 1
     finally:
         os.close(lock)
+
+
+def _record(files: JobFiles, spec: str) -> dict[str, Any] | None:
+    """Return what tells every call for a target on another machine that it is the same run."""
+    if place(spec) is not None:
+        return None
+    try:
+        return files.load_job().record  # of a call that ended before it had sent anything
+    except FileNotFoundError:
+        return checkpoint_record(open_target(spec))
+
+
+def _is_all(source: Source, cursor: Cursor) -> bool:
+    """Tell whether a run has nothing that a cursor, which is changed, has not seen."""
+    taken_back = source.taken_back(cursor) is not None
+    return not taken_back and cursor.finished and next(source.calls(cursor), None) is None
 
 
 def _work_off(run: Path, args: argparse.Namespace, files: JobFiles) -> int:
@@ -120,13 +151,18 @@ def _work_off(run: Path, args: argparse.Namespace, files: JobFiles) -> int:
             bar.update(cursor.lines, f"{cursor.lines:,}")
 
     try:
-        cursor = work(files, files.load_job(), follow=args.follow, progress=show)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", RuntimeWarning)
+            warnings.showwarning = lambda message, *rest, **more: print(
+                f"plattli replay: {message}", file=sys.stderr
+            )
+            cursor = _insist(run, args, files, show)
     except Exception as error:  # the backend's own errors are of any kind
         bar.clear()
         state = files.load_state()
         if state is None or not state.delivered:
             files.forget()  # it has not begun, so there is nothing to go on with
-        if isinstance(error, RunExistsError):
+        if isinstance(error, RunExistsError | RecordError):
             raise
         print(f"plattli replay: {args.to} failed with {type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -138,6 +174,27 @@ def _work_off(run: Path, args: argparse.Namespace, files: JobFiles) -> int:
         if not cursor.finished:
             print(f"{run} is still being written: call again for the rest, or with --follow", file=sys.stderr)
     return 0
+
+
+def _insist(run: Path, args: argparse.Namespace, files: JobFiles, show: Callable[[Cursor], None]) -> Cursor:
+    """Send a run; one that is followed again and again, as long as what fails may be an outage."""
+    backoff = Backoff()
+    while True:
+        try:
+            return work(files, files.load_job(), follow=args.follow, progress=show)
+        except Exception as error:
+            state = files.load_state()
+            attempts = 1 if state is None else state.attempts
+            over = backoff.is_over(attempts, orphaned=not is_written(run))
+            if not args.follow or is_permanent(error) or over:
+                raise
+            seconds = backoff.wait(attempts)
+            warnings.warn(
+                f"{args.to} failed with {type(error).__name__}: {error}; trying again in {seconds:g} s",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        wait(seconds, run)
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -8,30 +8,25 @@ got yet is in the primary's files, where a follower finds it.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pickle
-import signal
-import subprocess
-import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from adapters.follower import FOLDER, Job, JobFiles, State
+from adapters._jobs import Backoff
+from adapters._processes import Process
+from adapters._replicas import LONG_S, Inline, Options, Replica, Thread
 from loggers.contract import JSON
 from loggers.errors import LoggerError, LoggerFinishedError, MetricValueError, RecordError, UndeliveredError
-from loggers.records import checkpoint_record, resume, type_name
-from loggers.replay import Cursor, clip, everything, forget, is_written, replay, source_path
+from loggers.records import checkpoint_record, resume
+from loggers.replay import Missed, is_written, source_path
 from loggers.values import check_status, plain
 from loggers.verbs import (
     check_logger,
     finish,
     log_confusion,
-    log_metrics,
     log_other,
     log_params,
     log_tags,
@@ -42,10 +37,6 @@ from loggers.verbs import (
 )
 
 _FLOATS: Final = {float}
-#: How often a follower process is started again after it died (not: after its backend failed).
-MAX_RESTARTS: Final = 3
-#: How long a resume waits for the follower of the process before it.
-_PATIENCE_S: Final = 10.0
 
 
 class TeeLogger:
@@ -62,12 +53,16 @@ class TeeLogger:
     Where a replica runs is its own choice, its attribute ``placement``:
 
     - ``"inline"`` (TensorBoard, JSON Lines, and any logger that says nothing): called in turn, in the
-      caller's thread. When it raises, a thread takes over that reads the run and catches up.
-    - ``"process"`` (W&B): a process of its own follows the run's files, with what training leaves of
-      the cores. It outlives a killed training process for as long as it takes to deliver the rest.
+      caller's thread. When it raises, or is slow for long, a thread takes over that reads the run and catches up.
+    - ``"thread"`` (a tracker's object that is alive already): a thread of this process follows the run's files.
+    - ``"process"`` (W&B): a process of its own follows them, with what training leaves of the cores. It outlives a
+      killed training process for as long as it takes to deliver the rest.
 
     A replica never raises into training; what went wrong is one warning, :meth:`report`, and, with
-    ``strict=True``, an error at :meth:`finish`.
+    ``strict=True``, an error at :meth:`finish`. A follower whose tracker cannot be reached tries again and again;
+    what no further attempt would mend (an error of a program, refused credentials) is said at once, and what is not
+    sent can be sent later, with ``plattli send``. To let a tracker have less than the run, see
+    :class:`loggers.Thinned`.
     """
 
     placement: Final = "inline"
@@ -79,6 +74,9 @@ class TeeLogger:
         finish_timeout: float = 30.0,
         strict: bool = False,
         poll: float = 0.25,
+        attempts: int | None = None,
+        first_wait: float = 1.0,
+        longest_wait: float = 60.0,
     ) -> None:
         """Check the loggers. Nothing is started before the first verb.
 
@@ -89,14 +87,27 @@ class TeeLogger:
             strict: raise :class:`~loggers.errors.UndeliveredError` at finish if a replica did not get
                 everything, instead of warning.
             poll: seconds between two looks of a follower at the run.
+            attempts: how often in a row, without progress, a follower's logger may fail until the rest is left to
+                ``plattli send``. By default for as long as training lives, and ten times behind that.
+            first_wait: seconds to wait after the first failure; each wait is twice the one before.
+            longest_wait: seconds to wait at most. When training ends, the next attempt begins at once.
 
         Raises:
+            ValueError: one of these numbers cannot be.
             MissingVerbError: a logger lacks a verb.
             TypeError: the primary's run cannot be read back, or a replica that wants a process of its
                 own cannot be pickled.
         """
+        _check("finish_timeout", finish_timeout, 0)
+        _check("first_wait", first_wait, 0)
+        _check("longest_wait", longest_wait, first_wait)
+        if not 0 < poll < float("inf"):
+            raise ValueError(f"poll must be seconds above 0, got {poll!r}")
+        if attempts is not None and (type(attempts) is not int or attempts < 1):
+            raise ValueError(f"attempts must be an int of 1 or more, or None, got {attempts!r}")
         check_logger(primary)
-        if source_path(primary) is None and not hasattr(primary, "adopt"):
+        pathless = hasattr(primary, "adopt") and getattr(primary, "path", None) is None
+        if source_path(primary) is None and not pathless:
             raise TypeError(
                 f"the first logger of a tee must be one whose run can be read back (PlattliLogger, JSONLogger), "
                 f"got {type(primary).__name__}: the others are fed from its files"
@@ -109,13 +120,16 @@ class TeeLogger:
         self._finished = False
         #: what happened to replicas and the caller has not been told yet
         self._news: list[str] = []
-        self._replicas: list[_Replica] = []
+        self._replicas: list[Replica] = []
+        options = Options(poll, Backoff(attempts, first_wait, longest_wait))
         for number, other in enumerate((o for o in others if o is not None), 1):
             check_logger(other)
-            self._replicas.append(_replica(other, f"{number}-{type(other).__name__}", poll, self._news))
+            self._replicas.append(_replica(other, f"{number}-{type(other).__name__}", options, self._news))
         #: the replicas that are called in turn; a tuple that is replaced when one falls behind
-        self._inline = tuple(r for r in self._replicas if isinstance(r, _Inline))
+        self._inline = tuple(r for r in self._replicas if isinstance(r, Inline))
         self._log_primary = verb_of(primary, "log_metrics")
+        #: names of metrics that the primary may have for itself
+        self._reserved: tuple[str, ...] = primary.reserved(0) if hasattr(primary, "reserved") else ()
 
     # ---- the verbs --------------------------------------------------------------------------------
 
@@ -143,15 +157,25 @@ class TeeLogger:
         except MetricValueError as error:
             failure = error  # every good value of the line is stored
             values = _accepted(metrics, values, error)
+        for name in self._reserved:
+            if name in values:
+                values = self._without_reserved(values, epoch)
+                break
         if not self._started:
             self._start()
+        begun = time.perf_counter()
         for replica in self._inline:
             # the same as replica.call(), without its cost: this is the hot path
             try:
                 replica.log_line(values, **where)
                 replica.delivered += 1
             except Exception as error:
-                replica.failed(error, log_metrics, (values,), where)
+                names = [f"{context}/{name}" for name in values]
+                replica.failed(error, Missed("log_metrics", names, int(step)))
+            ended = time.perf_counter()
+            if ended - begun > LONG_S:
+                replica.took(ended - begun)
+            begun = ended
         if self._news:
             self._speak()
         if failure is not None:
@@ -186,9 +210,28 @@ class TeeLogger:
         verb(self._primary, *args, **kwargs)
         if not self._started:
             self._start()
+        missed = self._call(verb, args, kwargs)
         for replica in self._inline:
-            replica.call(verb, *args, **kwargs)
+            replica.call(verb, missed, *args, **kwargs)
         self._speak()
+
+    def _call(self, verb: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Missed:
+        """Return what a replica lacks that does not take this call, which the primary has taken."""
+        names: list[str] = []
+        if verb is log_other:
+            names = [f"other/{args[0]}"]
+        elif verb is log_confusion:
+            context = kwargs["context"]
+            names = [kwargs["name"] if context is None else f"{context}/{kwargs['name']}"]
+        step = kwargs.get("step")
+        if step is None:
+            step = max(logger_info(self._primary).get("step", 0), 0)
+        return Missed(verb.__name__, names, int(step))
+
+    def _without_reserved(self, values: Mapping[str, Any], epoch: int | None) -> Mapping[str, Any]:
+        """Return what is left of a line without the metrics whose names the primary has for itself."""
+        reserved = self._primary.reserved(epoch)
+        return {name: value for name, value in values.items() if name not in reserved}
 
     def finish(self, status: str) -> None:
         """Finish the primary, then give the replicas ``finish_timeout`` seconds to get the rest.
@@ -207,6 +250,7 @@ class TeeLogger:
         if self._forked():
             return
         self._finished = True
+        self._speak()  # who has failed and could not be moved yet can be now
         deadline = time.monotonic() + self._finish_timeout
         if self._started:  # else nothing was ever logged, so there is nothing to end
             try:
@@ -235,8 +279,8 @@ class TeeLogger:
 
     def logger_state(self) -> dict[str, JSON]:
         """Return the state of the primary and of every replica."""
-        # one without state has an entry all the same: it is in the tee, so it has what was logged until now
-        replicas: list[JSON] = [r.record() or {"logger": type_name(r.logger), "state": None} for r in self._replicas]
+        self._speak()  # who has failed goes on elsewhere, and knows how far it is
+        replicas: list[JSON] = [replica.entry() for replica in self._replicas]
         return {"primary": checkpoint_record(self._primary), "replicas": replicas}
 
     def reattach(self, state: Any) -> None:
@@ -286,8 +330,16 @@ class TeeLogger:
         return [replica.logger for replica in self._replicas]
 
     def report(self) -> list[dict[str, JSON]]:
-        """Return, per replica: ``logger``, ``placement``, ``delivered``, ``restarts``, ``error``, ``info``."""
-        return [replica.report() for replica in self._replicas]
+        """Return how far each replica is.
+
+        Returns:
+            Per replica: ``logger`` and ``placement``; ``delivered``, the lines that it has had; ``pending``, those that
+            it has not, and ``lag``, seconds since the oldest of these was logged, both ``None`` where the run cannot
+            be read; ``restarts`` of its process; ``error``, why it gets nothing now; ``last_error``; and ``info``,
+            what the logger says of itself.
+        """
+        run = source_path(self._primary)
+        return [replica.report(run) for replica in self._replicas]
 
     def logger_info(self) -> dict[str, JSON]:
         """Return the primary's info, and the replicas' reports."""
@@ -296,7 +348,10 @@ class TeeLogger:
     def _run_path(self) -> Path:
         path = source_path(self._primary)
         if path is None:
-            raise LoggerError(f"{type(self._primary).__name__} has no file yet; call adopt(directory) first")
+            raise LoggerError(
+                f"{type(self._primary).__name__} has no file that can be read back; give it one, or call "
+                f"adopt(directory) first"
+            )
         return path
 
     def _start(self, *, resumed: bool = False) -> None:
@@ -310,16 +365,21 @@ class TeeLogger:
 
     def _speak(self) -> None:
         """Say in the caller's thread what happened to replicas; move those that fell behind."""
-        behind = [replica for replica in self._inline if replica.broken is not None]
+        behind = [replica for replica in self._inline if replica.broken is not None or replica.is_slow]
         for broken in behind:
+            waiting = getattr(self._primary, "waiting", list)
             try:
-                follower = broken.fall_behind(self._run_path())
+                follower = broken.fall_behind(self._run_path(), waiting())
             except Exception as error:  # the run cannot be read now: with the next line it is tried again
-                self._news.append(f"{broken.name} failed ({broken.broken}), and so did what goes on with it ({error})")
-                break
+                if not broken.told:
+                    broken.told = True
+                    self._news.append(
+                        f"{broken.name} {broken.why}, and gets the rest once the run can be read ({error})"
+                    )
+                continue
             self._replicas[self._replicas.index(broken)] = follower
         if behind:
-            self._inline = tuple(r for r in self._replicas if isinstance(r, _Inline))
+            self._inline = tuple(r for r in self._replicas if isinstance(r, Inline))
         while self._news:
             if message := self._news.pop(0):
                 warnings.warn(message, RuntimeWarning, stacklevel=4)
@@ -336,372 +396,22 @@ class TeeLogger:
         return os.getpid() != self._pid
 
 
-# ---- replicas -------------------------------------------------------------------------------------
+def _replica(logger: Any, key: str, options: Options, news: list[str]) -> Replica:
+    """Return the replica that a logger asks to be, by its attribute ``placement``.
+
+    Raises:
+        ValueError: it is none that there is.
+    """
+    placement = getattr(logger, "placement", "inline")
+    kinds: dict[str, type[Replica]] = {"inline": Inline, "thread": Thread, "process": Process}
+    if placement not in kinds:
+        raise ValueError(f"{type(logger).__name__}.placement must be one of {', '.join(kinds)}, got {placement!r}")
+    return kinds[placement](logger, key, options, news)
 
 
-class _Replica:
-    """What the tee knows of one logger beside the primary."""
-
-    where: Literal["inline", "thread", "process"]
-
-    def __init__(self, logger: Any, key: str, poll: float, news: list[str]) -> None:
-        self.logger = logger
-        self.key = key
-        self.poll = poll
-        self.error: str | None = None
-        self.delivered = 0
-        self.restarts = 0
-        #: the tee's list of what the caller has not been told yet
-        self.news = news
-        #: the caller knows that this replica is behind: one warning is enough
-        self.told = False
-        #: what it raised, if that was the last call of it
-        self.broken: Exception | None = None
-        self.log_line = verb_of(logger, "log_metrics")
-        #: it was in the tee at the state that is resumed; one that was not gets the whole run first
-        self.known = True
-
-    @property
-    def name(self) -> str:
-        return type(self.logger).__name__
-
-    def owns(self, record: Any) -> bool:
-        """Tell whether a record of a tee's state is of this replica's type."""
-        return isinstance(record, Mapping) and record.get("logger") == type_name(self.logger)
-
-    def end_predecessor(self, run: Path) -> None:
-        """Let whoever worked for an earlier process on the same run come to an end."""
-
-    def prepare(self, record: Mapping[str, Any] | None) -> None:
-        """Take the replica's entry of a tee's state, before :meth:`start`; ``None`` if there is none."""
-        raise NotImplementedError
-
-    def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
-        raise NotImplementedError
-
-    def finish(self, status: str, deadline: float) -> None:
-        raise NotImplementedError
-
-    def abandon(self, status: str) -> None:
-        """End the replica without waiting for anything: the primary could not be finished."""
-        raise NotImplementedError
-
-    def record(self) -> dict[str, JSON] | None:
-        return checkpoint_record(self.logger)
-
-    def url(self) -> str | None:
-        return run_url(self.logger)
-
-    def info(self) -> dict[str, Any]:
-        return logger_info(self.logger)
-
-    def missing(self, run: Path) -> str | None:
-        """Return what to tell the user if the replica has not got everything."""
-        raise NotImplementedError
-
-    def report(self) -> dict[str, JSON]:
-        return {
-            "logger": self.name,
-            "placement": self.where,
-            "delivered": self.delivered,
-            "restarts": self.restarts,
-            "error": self.error,
-            "info": self.info(),
-        }
-
-
-class _Inline(_Replica):
-    """Called in turn, in the caller's thread."""
-
-    where = "inline"
-
-    def __init__(self, logger: Any, key: str, poll: float, news: list[str]) -> None:
-        super().__init__(logger, key, poll, news)
-        #: the verb call at which it broke
-        self._failed: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
-        self._refused: set[str] = set()
-
-    def call(self, verb: Any, *args: Any, **kwargs: Any) -> None:
-        if self.broken is not None:
-            return
-        try:
-            verb(self.logger, *args, **kwargs)
-            self.delivered += 1
-        except Exception as error:
-            self.failed(error, verb, args, kwargs)
-
-    def failed(self, error: Exception, verb: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take note of a verb call that raised."""
-        if isinstance(error, MetricValueError):
-            # its siblings are written; the value itself is something this backend cannot show
-            if (message := str(error)) not in self._refused and len(self._refused) < 32:
-                self._refused.add(message)
-                self.news.append(f"{self.name}: {message}")
-        elif self.broken is None:
-            self.broken = error
-            self._failed = (verb.__name__, args, kwargs)
-            self.news.append("")  # the tee has to look at its replicas
-
-    def prepare(self, record: Mapping[str, Any] | None) -> None:
-        self.known = record is not None
-        try:
-            resume(self.logger, _with_state(record))
-        except Exception as error:
-            self.broken = error
-
-    def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
-        if resumed and not self.known and self.broken is None:
-            try:
-                replay(run, self.logger, finish=False)
-            except Exception as error:
-                self.broken = error
-
-    def fall_behind(self, run: Path) -> _Thread:
-        """Return the follower that goes on in place of this replica."""
-        error = self.broken
-        follower = _Thread(self.logger, self.key, self.poll, self.news)
-        follower.error = f"{type(error).__name__}: {error}"
-        follower.delivered = self.delivered
-        follower.told = True
-        cursor = everything(run)
-        if self._failed is not None:
-            forget(cursor, run, *self._failed)
-        self.news.append(
-            f"{self.name} failed ({follower.error}); a thread goes on with it from what is stored in {run}, "
-            f"and training goes on without waiting for it"
-        )
-        follower.begin(run, cursor)
-        return follower
-
-    def finish(self, status: str, deadline: float) -> None:
-        if self.broken is None:
-            try:
-                finish(self.logger, status)
-            except Exception as error:
-                self.error = f"{type(error).__name__}: {error}"
-
-    def abandon(self, status: str) -> None:
-        self.finish(status, 0.0)
-
-    def missing(self, run: Path) -> str | None:
-        if self.error is None:
-            return None
-        return f"{self.name} could not be finished: {self.error}; all lines are in {run}"
-
-
-class _Thread(_Replica):
-    """Followed by a thread, because the backend object is alive in this process."""
-
-    where = "thread"
-
-    def begin(self, run: Path, cursor: Cursor) -> None:
-        self._run = run
-        self._cursor = cursor
-        #: set at finish: from then on one more failure is the last
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name=f"follower-{self.key}", daemon=True)
-        self._thread.start()
-
-    def prepare(self, record: Mapping[str, Any] | None) -> None:
-        raise LoggerError("a follower thread begins in the middle of a run")
-
-    def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
-        raise LoggerError("a follower thread begins in the middle of a run")
-
-    def _follow(self) -> None:
-        before, failures, lines = self.delivered, 0, 0
-
-        def note(cursor: Cursor) -> None:
-            self.delivered = before + cursor.lines
-
-        while not self._cursor.finished:
-            closing = self._closing.is_set()
-            try:
-                replay(self._run, self.logger, since=self._cursor, follow=True, poll=self.poll, progress=note)
-                self.error = None
-            except Exception as error:
-                self.error = f"{type(error).__name__}: {error}"
-                if closing:
-                    return
-                failures = 0 if self._cursor.lines > lines else failures + 1
-                lines = self._cursor.lines
-                self._closing.wait(min(0.25 * 2.0**failures, 30.0))
-
-    def finish(self, status: str, deadline: float) -> None:
-        self._closing.set()
-        self._thread.join(max(deadline - time.monotonic(), 0.0))
-
-    def abandon(self, status: str) -> None:
-        self._closing.set()
-
-    def missing(self, run: Path) -> str | None:
-        if self._cursor.finished:
-            return None
-        why = self.error or "it was too slow"
-        return f"{self.name} did not get everything ({why}); the whole run is in {run}"
-
-
-class _Process(_Replica):
-    """Followed by a process of its own."""
-
-    where = "process"
-
-    def __init__(self, logger: Any, key: str, poll: float, news: list[str]) -> None:
-        super().__init__(logger, key, poll, news)
-        try:
-            self._recipe = pickle.dumps(logger)
-        except Exception as error:
-            raise TypeError(
-                f"{type(logger).__name__} runs in a process of its own and cannot be pickled: {error}"
-            ) from error
-        self._record: Mapping[str, Any] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._files: JobFiles | None = None
-        self._ending = threading.Event()
-        self._job: Job | None = None
-        self._watcher: threading.Thread | None = None
-
-    def _files_of(self, run: Path) -> JobFiles:
-        return JobFiles((run if run.suffix != ".jsonl" else run.parent) / FOLDER, self.key)
-
-    def end_predecessor(self, run: Path) -> None:
-        files = self._files_of(run)
-        if not files.folder.exists():
-            return
-        lock = files.wait_for_lock(_PATIENCE_S)
-        if lock is None and files.end_worker():
-            # it hung in its backend; what it has not delivered is ours to deliver
-            lock = files.wait_for_lock(_PATIENCE_S)
-        if lock is not None:  # else it is on another machine, and our follower waits for it
-            os.close(lock)
-
-    def prepare(self, record: Mapping[str, Any] | None) -> None:
-        self.known = record is not None
-        self._record = _with_state(record)
-
-    def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
-        self.end_predecessor(run)
-        files = self._files = self._files_of(run)
-        files.folder.mkdir(parents=True, exist_ok=True)
-        cursor = files.load_cursor()
-        if cursor is not None and cursor.run_id not in (None, run_id):
-            files.forget()  # the directory held another run
-            cursor = None
-        if resumed and not self.known:
-            files.forget()
-        if (state := files.load_state()) is not None:
-            if cursor is not None:
-                clip(cursor, run)
-                state.cursor = cursor.to_json()
-            state.attempts, state.finished, state.error = 0, False, None
-            # what the follower itself noted of this run is newer than the checkpoint's
-            files.save_state(state)
-        record = dict(self._record) if self._record is not None else None
-        self._job = Job(run.resolve(), self._recipe, record, self.poll, os.getpid(), list(sys.path))
-        files.save_job(self._job)
-        self._launch()
-        self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.key}", daemon=True)
-        self._watcher.start()
-
-    def _launch(self) -> None:
-        if self._files is None:
-            return
-        private = getattr(self.logger, "private_environment", ())
-        inherited = {name: value for name, value in os.environ.items() if name not in private}
-        environment = {**inherited, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
-        with self._files.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                # -P: our path is below, and what lies in the working directory is no part of it
-                [sys.executable, "-P", "-m", "adapters.follower", str(self._files.job.resolve())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C in the terminal is for the training, which then finishes us
-            )
-
-    def _watch(self) -> None:
-        """Start the follower again when it dies; costs nothing while it lives."""
-        while (process := self._process) is not None:
-            code = process.wait()
-            if code == 0 or self._ending.is_set():
-                return
-            self.error = self._state_error() or f"the follower process ended with code {code}"
-            if code > 0 or self.restarts >= MAX_RESTARTS:
-                self.news.append(
-                    f"{self.name} could not be reached and is left behind ({self.error}); training goes on. "
-                    f"{self._how_to_send()}"
-                )
-                self.told = True
-                return
-            self.restarts += 1
-            if self._ending.wait(2.0 ** (self.restarts - 2)):
-                return
-            self._launch()
-
-    def finish(self, status: str, deadline: float) -> None:
-        if self._watcher is not None:
-            # it returns when all is delivered, or when there is nothing more to hope for
-            self._watcher.join(max(deadline - time.monotonic(), 0.0))
-        self._ending.set()
-        self._end()
-
-    def abandon(self, status: str) -> None:
-        self._ending.set()
-        self._end()
-
-    def _end(self) -> None:
-        process = self._process
-        if process is None or process.poll() is not None:
-            return
-        # the whole session: a backend's own helper processes must not stay behind
-        for signum, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signum)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(patience)
-                return
-
-    def _state(self) -> State | None:
-        return self._files.load_state() if self._files is not None else None
-
-    def _state_error(self) -> str | None:
-        state = self._state()
-        return state.error if state is not None else None
-
-    def _how_to_send(self) -> str:
-        run = self._job.run if self._job is not None else "RUN"
-        return f"What it has not got is stored; send it with: plattli send {run}"
-
-    def record(self) -> dict[str, JSON] | None:
-        state = self._state()
-        if state is not None and state.record is not None:
-            return state.record
-        if self._record is not None:
-            return dict(self._record)
-        return checkpoint_record(self.logger)
-
-    def url(self) -> str | None:
-        state = self._state()
-        return state.url if state is not None else None
-
-    def info(self) -> dict[str, Any]:
-        state = self._state()
-        return state.info if state is not None and state.info else logger_info(self.logger)
-
-    def missing(self, run: Path) -> str | None:
-        state = self._state()
-        if (state is not None and state.finished) or self._job is None:
-            return None
-        why = (state.error if state is not None else None) or self.error or "it did not answer in time"
-        return f"{self.name} did not get everything ({why}). {self._how_to_send()}"
-
-    def report(self) -> dict[str, JSON]:
-        state = self._state()
-        report = super().report()
-        if state is not None:
-            report.update(delivered=state.delivered, error=state.error or self.error)
-        return report
+def _check(name: str, seconds: float, least: float) -> None:
+    if not seconds >= least:
+        raise ValueError(f"{name} must be {least:g} or more seconds, got {seconds!r}")
 
 
 def _accepted(metrics: Mapping[Any, Any], values: Mapping[str, Any], error: MetricValueError) -> dict[str, Any]:
@@ -718,17 +428,4 @@ def _accepted(metrics: Mapping[Any, Any], values: Mapping[str, Any], error: Metr
     return {name: value for name, value in good.items() if name not in refused}
 
 
-def _with_state(record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return a replica's entry of a tee's state, if there is anything in it to reattach."""
-    return None if record is None or record.get("state") is None else record
-
-
-def _replica(logger: Any, key: str, poll: float, news: list[str]) -> _Replica:
-    placement = getattr(logger, "placement", "inline")
-    if placement not in ("inline", "process"):
-        raise ValueError(f"{type(logger).__name__}.placement must be 'inline' or 'process', got {placement!r}")
-    return (_Process if placement == "process" else _Inline)(logger, key, poll, news)
-
-
 __all__ = ["TeeLogger"]
-

@@ -43,6 +43,7 @@ from loggers.ranks import InertLogger, rank, rank_zero
 from loggers.records import checkpoint_record, resume
 from loggers.session import TrainingSession
 from loggers.stdout_logger import StdoutLogger
+from loggers.thinned import Thinned
 from loggers.verbs import (
     backend,
     check_logger,
@@ -89,6 +90,7 @@ __all__ = [
     "StatusError",
     "StdoutLogger",
     "StepError",
+    "Thinned",
     "TrainingSession",
     "UndeliveredError",
     "UnwrittenError",

@@ -15,7 +15,7 @@ import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from loggers.errors import LoggerError, UnwrittenError
@@ -137,6 +137,10 @@ class Backlog(Generic[L]):
     def __len__(self) -> int:
         """Return how many lines wait."""
         return len(self._lines)
+
+    def __iter__(self) -> Iterator[L]:
+        """Go through the lines that wait, the oldest first."""
+        return iter(self._lines)
 
     def announce(self) -> None:
         """Say once that things wait. To be called when they do: where warnings are errors, they wait all the same."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import platform
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from loggers import _revisions
 from loggers import names as _names
 from loggers._backlog import Sink
 from loggers._runstate import context_of, cut_after
@@ -29,6 +31,8 @@ from plattli.rows import Json, RowWriter, exists
 RUN_KEY: Final = "_run"
 #: Statuses that end a run for good; the others leave it open for a resume.
 _FINAL: Final = ("completed", "early_stop")
+#: What a context has beside its metrics: of each line.
+_CARRIERS: Final = ("epoch", "walltime")
 #: No room: an archive is made beside the folder, and takes as much again.
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 #: What a row costs in memory beside its values, and a number in it, in bytes; generous.
@@ -195,8 +199,9 @@ class PlattliRun(Sink[Row]):
                     f"call reattach(state) first; to go on after its last step, create the logger with "
                     f"if_exists='append'; to remove it, with if_exists='replace'"
                 )
+            replaces = if_exists == "replace"
             writer = self._start(
-                "replace" if if_exists == "replace" else "append", lambda name: None, goes_on=if_exists == "append"
+                "replace" if replaces else "append", {} if replaces else None, goes_on=if_exists == "append"
             )
         elif writer.lost is not None:
             writer.refuse()
@@ -215,7 +220,7 @@ class PlattliRun(Sink[Row]):
         contexts = self._check_identity(run_id, steps, state)
         self.run_id = run_id
         self.steps = dict(steps)
-        self._save(self._start("append", cut_after({**dict.fromkeys(contexts, -1), **steps})))
+        self._save(self._start("append", {**dict.fromkeys(contexts, -1), **steps}))
 
     def _check_identity(self, run_id: str, steps: Mapping[str, int], state: Mapping[str, Any]) -> list[str]:
         """Refuse a directory that does not hold the state's run; return the run's contexts with a slash."""
@@ -239,13 +244,20 @@ class PlattliRun(Sink[Row]):
         return list(about.get("contexts", []))
 
     def _start(
-        self, if_exists: Literal["append", "replace"], cut: Any, *, goes_on: bool = False
+        self, if_exists: Literal["append", "replace"], after: Mapping[str, int] | None, *, goes_on: bool = False
     ) -> RowWriter:
+        """Open the run, cut behind some steps by context; ``None`` cuts nothing."""
         fresh = not exists(self.directory)
         options = self.options
         try:
             writer = RowWriter(
-                self.directory, hotsize=options.hotsize, floats=options.floats, if_exists=if_exists, cut=cut
+                self.directory,
+                hotsize=options.hotsize,
+                floats=options.floats,
+                if_exists=if_exists,
+                cut=None if after is None else cut_after(after),
+                opening=self._cutting(None if fresh else after),
+                revising=self._revising,
             )
         except plattli_errors.RunLockedError as error:
             raise _RunLockedError(f"{error}{rank_hint()}") from error
@@ -275,6 +287,19 @@ class PlattliRun(Sink[Row]):
             if newest > self.steps.get(context, -1):
                 self.steps[context] = newest
         return writer
+
+    @contextlib.contextmanager
+    def _cutting(self, after: Mapping[str, int] | None) -> Iterator[None]:
+        """Note that the run is cut, for those who have read it already."""
+        with contextlib.nullcontext() if after is None else _revisions.noting(self.directory, after=after):
+            yield
+        _revisions.end(self.directory)  # what a killed writer was about
+
+    def _revising(self, step: int, names: list[str]) -> contextlib.AbstractContextManager[None]:
+        """Note that metrics get another value at a step, for those who have read it already."""
+        # a second line of a step has the time of its own, and that alone is no news
+        metrics = [name for name in names if name.rpartition("/")[2] not in _CARRIERS]
+        return _revisions.noting(self.directory, step=step, names=metrics) if metrics else contextlib.nullcontext()
 
     def end(self, status: str) -> None:
         """Record the status; make an archive if the run ends for good. Raises what the disk says."""

@@ -229,6 +229,15 @@ class JSONLogger:
     def logger_state(self) -> None:
         """Return ``None``: the file is appended to, so there is nothing to reattach."""
 
+    def reserved(self, epoch: int | None) -> tuple[str, ...]:
+        """Return the names that no metric of a line has here, because the line's own fields have them."""
+        return tuple(_CARRIERS)
+
+    def waiting(self) -> list[tuple[int, Sequence[str]]]:
+        """Return an entry for each line that waits in memory, because the disk takes nothing."""
+        with self._file.mutex:
+            return [(line.step or 0, ()) for line in self._file.backlog or ()]
+
     def logger_info(self) -> dict[str, Any]:
         """Return where the file is."""
         backlog = self._file.backlog

@@ -470,6 +470,25 @@ class PlattliLogger:
 
     # ---- around the verbs -------------------------------------------------------------------------
 
+    def rewind(self, step: int) -> None:
+        """Go on as if nothing had been logged from ``step`` on: a replay asks for it when its run was cut.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        if self._run.writer is not None:
+            steps = {context: min(last, step - 1) for context, last in self._run.steps.items()}
+            self.reattach({"run_id": self._run.run_id, "steps": steps})
+
+    def reserved(self, epoch: int | None) -> tuple[str, ...]:
+        """Return the names that no metric of a line has here, because the logger's own have them."""
+        return (*(() if epoch is None else ("epoch",)), *(("walltime",) if self._walltime else ()))
+
+    def waiting(self) -> list[tuple[int, Sequence[str]]]:
+        """Return step and stored names of the lines that wait in memory, because the disk takes nothing."""
+        with self._run.mutex:
+            return [(row.step, row.names) for row in self._run.backlog or ()]
+
     def backend(self) -> RowWriter | None:
         """Return the run's writer, ``None`` before the first verb."""
         return self._run.writer

@@ -32,6 +32,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -73,6 +74,7 @@ _SURPRISES: Final = frozenset((errno.EEXIST, errno.ENOENT, errno.EBADF, errno.ES
 __all__ = ["Json", "RowWriter", "exists"]
 
 IfExists: TypeAlias = Literal["refuse", "append", "replace"]
+_NOTHING: Final[AbstractContextManager[None]] = nullcontext()
 
 #: Rows that come faster than a batch is worth its cost wait for a bigger one, until they are so many times `hotsize` …
 _PATIENCE: Final = 24
@@ -132,6 +134,8 @@ class RowWriter:
         config: Any = None,
         if_exists: IfExists = "refuse",
         cut: Callable[[str], int | None] | None = None,
+        opening: AbstractContextManager[None] = _NOTHING,
+        revising: Callable[[int, list[str]], AbstractContextManager[None]] | None = None,
     ) -> None:
         """Open or create the run under ``outdir``.
 
@@ -146,6 +150,8 @@ class RowWriter:
             if_exists: what to do if there is a run already: ``"append"`` goes on with it, finished or
                 not; ``"replace"`` removes it.
             cut: with ``"append"``: metric name -> first step to remove, ``None`` to keep the metric.
+            opening: entered while what is there is removed or cut; by then the run is ours.
+            revising: returns what is entered while metrics get another value at a step, or a late one.
 
         Raises:
             RunExistsError: there is a run and ``if_exists`` is ``"refuse"``.
@@ -164,6 +170,7 @@ class RowWriter:
         self._rounds = floats == "f32"
         self._promote: Promote = promote
         checked = _config.check(config, self.run_root, self.run)
+        self._revising = revising
         self._finished = False
         #: a call is under way; another one that finds it set comes from a signal's handler
         self._busy = False
@@ -179,7 +186,8 @@ class RowWriter:
         self._log = _hotlog.HotLog(self.root)
         self._background = Background(f"plattli-compaction-{self.run}")
         try:
-            self._open(if_exists, cut or (lambda name: None))
+            with opening:
+                self._open(if_exists, cut or (lambda name: None))
             _config.write(checked, self.root)
         except BaseException:
             self._lock.release()
@@ -405,10 +413,12 @@ class RowWriter:
             self._log.append(layout.line(step, numbers) if layout.numeric else row.line(step))
             self._rows[step] = row
             layout.last = self._newest = step
-        elif step > self._watermark:
-            self._place_late(step, row)
         else:
-            self._place_in_columns(step, row)
+            with _NOTHING if self._revising is None else self._revising(step, self._not_newer(row, step)):
+                if step > self._watermark:
+                    self._place_late(step, row)
+                else:
+                    self._place_in_columns(step, row)
 
     def _place_late(self, step: int, row: Row) -> None:
         """Put a row among the hot ones."""
@@ -450,8 +460,12 @@ class RowWriter:
         return Row(both, old.packed + new.packed, ())
 
     def _is_newest(self, row: Row, step: int) -> bool:
+        return not self._not_newer(row, step)
+
+    def _not_newer(self, row: Row, step: int) -> list[str]:
+        """Return the metrics of a row that have its step, or a later one."""
         self._fold()
-        return all(column.newest < step for column in row.layout.columns)
+        return [column.name for column in row.layout.columns if column.newest >= step]
 
     def _fold(self) -> None:
         """Let the columns know the highest steps of their hot rows."""

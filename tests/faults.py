@@ -21,8 +21,9 @@ class Disk:
         failed: how many of them failed.
     """
 
-    def __init__(self, code: int, first: float, count: float) -> None:
+    def __init__(self, code: int, first: float, count: float, below: str | None = None) -> None:
         self.operations = 0
+        self._below = below
         self.failed = 0
         self._numbers = itertools.count(1)
         self._code, self._first, self._last = code, first, first + count
@@ -33,6 +34,10 @@ class Disk:
 
     def check(self, path: object) -> None:
         """Count an operation, of whatever thread; fail if it is its turn."""
+        if self._below is not None:
+            place = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.fspath(path)  # type: ignore[call-overload]
+            if not str(place).startswith(self._below):
+                return
         self.operations = number = next(self._numbers)
         if self._first <= number < self._last:
             self.failed += 1
@@ -40,12 +45,19 @@ class Disk:
 
 
 @contextlib.contextmanager
-def failing_disk(first: float = 1, count: float = float("inf"), code: int = errno.EIO) -> Iterator[Disk]:
+def failing_disk(
+    first: float = 1, count: float = float("inf"), code: int = errno.EIO, below: os.PathLike[str] | None = None
+) -> Iterator[Disk]:
     """Let file operations that change something fail with ``code``, ``count`` of them from the ``first`` on.
 
     A write that fails has written half of its bytes, which is the worst that it may do.
+
+    Args:
+        first, count: which operations.
+        code: what they fail with.
+        below: only operations on files in this folder count; on Linux.
     """
-    disk = Disk(code, first, count)
+    disk = Disk(code, first, count, None if below is None else os.fspath(below))
 
     def wrap(name: str) -> Callable[..., object]:
         real = getattr(os, name)

@@ -30,7 +30,8 @@ def run(code: str, names: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("page", "shares"), [("README.md", False), ("docs/values.md", True), ("docs/metrics-group.md", False)]
+    ("page", "shares"),
+    [("README.md", False), ("docs/values.md", True), ("docs/metrics-group.md", False), ("docs/fanout.md", True)],
 )
 def test_every_example_prints_what_the_page_says(
     page: str, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -330,6 +330,21 @@ class TensorBoardLogger:
 
     # --- beside the verbs -------------------------------------------------------------------------------
 
+    def rewind(self, step: int) -> None:
+        """Go on, in a new event file, as if nothing had been written from ``step`` on, nor params and tags.
+
+        A replay asks for it when its run was cut by a resume; it then makes all of these calls again.
+
+        Raises:
+            OSError: the disk refused it.
+        """
+        state = self.logger_state()
+        before: dict[str, JSON] = {"step": step, "tail": [], "params": {}, "tags": {}}
+        for kind in ("steps", "pictures"):
+            before[kind] = {name: last if last < step else step - 1 for name, last in state[kind].items()}  # type: ignore[union-attr, operator]
+        if self._run is not None or step:  # else there is nothing to forget
+            self.reattach({**state, **before})
+
     def backend(self) -> RunWriter:
         """Return a writer for pictures, histograms, texts and numbers of one's own, in this run.
 

@@ -253,6 +253,53 @@ class Tee(Subject):
         self.logger.finish("interrupted")
 
 
+class Busy(Plattli):
+    """A training loop that keeps a core and the interpreter's lock busy, about a millisecond per step and line."""
+
+    def start(self, folder: str, hotsize: int = 500) -> None:
+        import numpy as np
+
+        super().start(folder, hotsize)
+        self.data = np.random.default_rng(0).random(60_000)
+        self.numpy = np
+
+    def train(self, first: int, count: int) -> tuple[float, float]:
+        """Train so many steps from step ``first``; return the seconds it took, and those that its thread computed."""
+        log, rows, data, tanh = self.log, self.rows, self.data, self.numpy.tanh
+        begin, computed = time.perf_counter(), time.thread_time()
+        for step in range(first, first + count):
+            total = float(tanh(data).sum())
+            for i in range(14_000):
+                total += i * i % 7
+            log(rows[step % _KINDS], step=step)
+        return time.perf_counter() - begin, time.thread_time() - computed
+
+    def rest(self) -> None:
+        """Wait until nothing is under way."""
+        self.settle()
+
+
+class BusyFollowed(Busy):
+    """The same while TensorBoard, W&B and MLflow follow it."""
+
+    def start(self, folder: str, hotsize: int = 500) -> None:
+        from adapters import MLflowLogger, TeeLogger, TensorBoardLogger, WandbLogger
+
+        super().start(folder, hotsize)
+        wandb = WandbLogger("benchmark", mode="offline", dir=folder)
+        mlflow = MLflowLogger(f"sqlite:///{folder}/mlflow.db")
+        self.tee = TeeLogger(self.logger, TensorBoardLogger(f"{folder}/tensorboard"), wandb, mlflow)
+        self.log = self.tee.log_metrics
+
+    def rest(self) -> None:
+        while any(replica["pending"] for replica in self.tee.report()):
+            time.sleep(0.1)
+        self.settle()
+
+    def close(self) -> None:
+        self.tee.finish("interrupted")
+
+
 # ---- the least that it could cost -------------------------------------------------------------------------
 
 

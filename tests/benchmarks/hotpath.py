@@ -129,6 +129,31 @@ def tee(bench: Bench) -> None:
         )  # fmt: skip
 
 
+def busy(bench: Bench) -> None:
+    """A loop of NumPy and Python, a line per millisecond, with trackers that follow it, against the same alone."""
+    count = bench.size(2_000, 300)
+    with bench.folder() as folder:
+        given = {name: {"folder": str(folder / name), "metrics": 10} for name in ("BusyFollowed", "Busy")}
+        with opened({name: (Side(SUBJECTS), name, arguments) for name, arguments in given.items()}) as sides:
+            found: dict[str, list[list[float]]] = {name: [] for name in sides}
+            for turn in range(bench.repeats + 1):
+                for name, side in sides.items():
+                    arguments = {"first": turn * count, "count": count}
+                    took = side.do("ask", method="train", arguments=arguments)["answer"]
+                    side.do("ask", method="rest", arguments={})  # what still runs must not slow the other side
+                    if turn:  # the first one is where everything starts
+                        found[name].append(took)
+    # neighbours in time are compared, since the machine is faster at one time than at another
+    for what, at in (("", 0), (", CPU of its thread", 1)):
+        ratios = [ours[at] / peer[at] for ours, peer in zip(*found.values(), strict=True)]
+        alone = statistics.median(turn[at] for turn in found["Busy"]) / count * 1e3
+        bench.add(
+            Row(f"hotpath/busy loop that TensorBoard, W&B and MLflow follow, a step{what}",
+                alone * statistics.median(ratios), "ms", "PlattliLogger alone", alone, Target(within=1.02),
+                f"turns: {', '.join(f'{ratio:.3f}' for ratio in ratios)}", headline=not at)
+        )  # fmt: skip
+
+
 def tensorboard(bench: Bench) -> None:
     """TensorBoardLogger against the two writers that TensorBoard has."""
     for metrics in (10, 100):
@@ -275,6 +300,7 @@ BENCHMARKS: Final = {
     "reference": reference,
     "same-step": same_step,
     "tee": tee,
+    "busy": busy,
     "tensorboard": tensorboard,
     "metrics-group": metrics_group,
     "trackers": trackers,

@@ -160,3 +160,79 @@ class RaisingWandb(WandbLogger):
 
     def log_metrics(self, metrics: Any, **place: Any) -> None:
         raise ConnectionResetError("the tracker is broken")
+
+
+class MemoryLogger:
+    """Keeps what it gets, and raises what it is told to, when it is told to."""
+
+    placement: str = "inline"
+
+    def __init__(self, *, placement: str = "inline") -> None:
+        self.placement = placement
+        self.values: list[tuple[str, int, Any]] = []
+        self.verbs: list[str] = []
+        self.error: Exception | None = None
+
+    def _take(self, verb: str) -> None:
+        if self.error is not None:
+            raise self.error
+        self.verbs.append(verb)
+
+    def log_metrics(self, metrics: Any, *, step: int, epoch: Any = None, context: str = "train", **axes: Any) -> None:
+        self._take("log_metrics")
+        self.values += [(f"{context}/{name}", step, value) for name, value in metrics.items()]
+
+    def log_params(self, params: Any) -> None:
+        self._take("log_params")
+
+    def log_tags(self, tags: Any) -> None:
+        self._take("log_tags")
+
+    def log_other(self, key: str, value: Any) -> None:
+        self._take("log_other")
+        self.values.append((key, -1, value))
+
+    def log_confusion(
+        self, matrix: Any, labels: Any, *, epoch: Any = None, step: Any = None, context: Any = None, name: str = ""
+    ) -> None:
+        self._take("log_confusion")
+        self.values.append((name, -1, matrix))
+
+    def finish(self, status: str) -> None:
+        self._take(f"finish {status}")
+
+    def run_id(self) -> None:
+        """It has none."""
+
+    def run_url(self) -> None:
+        """It has none."""
+
+    def logger_state(self) -> dict[str, Any] | None:
+        return {"count": len(self.values)}
+
+    def reattach(self, state: Any) -> None:
+        del self.values[state["count"] :]
+
+
+class SlowLogger(FileLogger):
+    """Takes 100 ms for each line, until a file appears."""
+
+    def __init__(self, path: Path, *, placement: str = "inline", until: Path) -> None:
+        super().__init__(path, placement=placement)
+        self.until = until
+
+    def _note(self, verb: str, *args: Any, **kwargs: Any) -> None:
+        if verb == "log_metrics" and not self.until.exists():
+            time.sleep(0.1)
+        super()._note(verb, *args, **kwargs)
+
+
+class CuttingLogger(FileLogger):
+    """Goes back to where its state was taken, as a tracker does that can be cut."""
+
+    def logger_state(self) -> dict[str, Any]:
+        return {"size": self.path_of_calls.stat().st_size if self.path_of_calls.exists() else 0}
+
+    def reattach(self, state: Any) -> None:
+        if self.path_of_calls.exists():
+            os.truncate(self.path_of_calls, state["size"])

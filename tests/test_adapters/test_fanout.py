@@ -20,7 +20,7 @@ import pytest
 
 from adapters import TeeLogger
 from adapters.follower import jobs
-from loggers import JSONLogger, PlattliLogger, TrainingSession, checkpoint_record, resume
+from loggers import CSVLogger, JSONLogger, PlattliLogger, TrainingSession, checkpoint_record, resume
 from loggers.errors import (
     LoggerFinishedError,
     MetricValueError,
@@ -372,8 +372,9 @@ def test_a_refused_resume_leaves_the_live_runs_follower_alone(tmp_path: Path) ->
 
 def test_a_tee_can_only_begin_with_a_run_that_can_be_read_back(tmp_path: Path) -> None:
     """And all of its loggers must have the verbs."""
-    with pytest.raises(TypeError, match="first logger of a tee"):
-        TeeLogger(FileLogger(tmp_path / "calls"))
+    for unreadable in (FileLogger(tmp_path / "a"), CSVLogger(tmp_path / "a.csv"), JSONLogger(tmp_path / "a.txt")):
+        with pytest.raises(TypeError, match="first logger of a tee"):
+            TeeLogger(unreadable)
     with pytest.raises(MissingVerbError, match="log_metrics"):
         TeeLogger(PlattliLogger(tmp_path / "run"), object())
     unpicklable = FileLogger(tmp_path / "calls", placement="process")

@@ -15,6 +15,7 @@ import pytest
 from loggers import PlattliLogger
 from plattli import Reader
 from plattli.cli import main as plattli
+from tests.faults import failing_disk
 from tests.test_adapters.tensorboard_files import Files
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,7 @@ def test_all_of_a_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ("confusion", "other", "finish"), 1
     )
     before = file.read_bytes()
-    assert plattli(["replay", str(run), "--to", f"jsonl:{os.path.relpath(file)}"]) == 0
+    assert plattli(["replay", str(run / "metrics.plattli"), "--to", f"jsonl:{os.path.relpath(file)}"]) == 0
     assert "has all of it already" in capsys.readouterr().out
     assert file.read_bytes() == before
     assert plattli(["replay", str(run), "--to", f"jsonl:{file}", "--force", "--quiet"]) == 0
@@ -162,6 +163,87 @@ def test_what_cannot_be_is_said(
     assert plattli(["replay", *words]) == code
     assert said in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "plattli", "jsonl"])
+def test_a_run_that_was_resumed_is_sent_as_it_is_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """Steps that were cut and logged again replace the old ones, where the target can; else it says so, once."""
+    run, out = tmp_path / "run", tmp_path / "out"
+    logger = write_run(run, 30, end=None)
+    state = logger.logger_state()
+    log(logger, range(30, 50))
+    logger.log_other("late", "gone with the cut")
+    logger.finish("error")
+    command = ["replay", str(run), "--to", f"{kind}:{out}"]
+    assert plattli(command) == 0
+    logger = PlattliLogger(run)
+    logger.reattach(state)
+    for step in range(30, 45):
+        logger.log_metrics({"loss": -step, "n": -step}, step=step, epoch=7, walltime=1.6e9 + step)
+    logger.finish("completed")
+    capsys.readouterr()
+    assert plattli(command) == 0
+    said = capsys.readouterr().err
+    assert plattli(command) == 0
+    assert "has all of it already" in capsys.readouterr().out
+
+    n = [(step, step if step < 30 else -step) for step in range(45)]
+    if kind == "tensorboard":
+        files = Files(out)
+        assert files.scalars("train/n") == n
+        assert files.scalars("train/loss") == [(s, s / 4 if s < 30 else -s) for s in range(45)]
+        assert files.scalars("validate/loss") == [(step, step / 2) for step in range(0, 30, 10)]
+        assert files.scalars("train/epoch") == [(s, s // 10 if s < 30 else 7) for s in range(45)]
+        assert len(files.texts("other/note")) == 1
+        assert files.status() == "STATUS_SUCCESS"
+        assert files.params() == {"lr": 0.1}
+    elif kind == "plattli":
+        with Reader(out) as reader, Reader(run) as source:
+            assert reader.metrics() == source.metrics()
+            for name in source.metrics():
+                one, two = reader.metric(name), source.metric(name)
+                assert [part.tolist() for part in one] == [part.tolist() for part in two], name
+    else:
+        assert said.count("JSONLogger cannot") == 1
+        last = {row["step"]: row["n"] for row in rows(out) if row["type"] == "metrics" and row["context"] == "train"}
+        assert last.items() >= set(n)
+        assert [row["status"] for row in rows(out) if row["type"] == "finish"] == ["error", "completed"]
+
+
+def test_another_run_in_the_same_place_is_not_mixed_with_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused, in the words of the command line."""
+    run, file = tmp_path / "run", tmp_path / "out.jsonl"
+    write_run(run, 5)
+    command = ["replay", str(run), "--to", f"jsonl:{file}"]
+    assert plattli(command) == 0
+    replaced = PlattliLogger(run, if_exists="replace")
+    log(replaced, range(8))
+    replaced.finish("completed")
+    assert plattli(command) == 1
+    assert "replace it with --force" in capsys.readouterr().err
+    assert plattli([*command, "--force"]) == 0
+    assert points(file) == expected(8)
+
+
+def test_a_target_that_fails_while_it_is_followed_is_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An outage, that is; without --follow, and for good, it is an error."""
+    run, logdir = tmp_path / "run", tmp_path / "tb"
+    write_run(run)
+    command = ["replay", str(run), "--to", f"tensorboard:{logdir}"]
+    with failing_disk(first=3, count=1, below=logdir):
+        assert plattli(command) == 1
+    assert "failed with OSError" in capsys.readouterr().err
+    with failing_disk(first=3, count=1, below=logdir):
+        assert plattli([*command, "--follow"]) == 0
+    assert capsys.readouterr().err.count("trying again in 1 s") == 1
+
+    assert Files(logdir).scalars("train/n") == [(step, float(step)) for step in range(50)]
 
 
 def test_killed_in_the_middle_and_called_again(tmp_path: Path) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +20,8 @@ from adapters import TeeLogger, WandbLogger
 from adapters.follower import jobs
 from loggers import PlattliLogger, TrainingSession
 from plattli import Reader
-from tests.test_adapters.replicas import RaisingWandb
+from tests.test_adapters.replicas import RaisingWandb, wait_for
+from tests.test_adapters.wandb_server import ENTITY, WandbServer
 
 
 def train(logger: Any) -> list[str]:
@@ -85,3 +90,152 @@ def test_training_never_knows(tmp_path: Path, outage: str) -> None:
     lock = files.try_lock()
     assert lock is not None, "the follower still runs"
     os.close(lock)
+
+# ---- a server that hangs, dies and comes back, under a training that is killed ------------------------
+
+TRAINING = """
+import json, sys
+from pathlib import Path
+from adapters import TeeLogger, WandbLogger
+from loggers import PlattliLogger, checkpoint_record, resume
+
+directory, first, record = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+# whole seconds: the client takes parts of one for its default, which is far longer
+quick = dict.fromkeys([
+    "x_file_stream_transmit_interval", "x_file_stream_retry_wait_min_seconds", "x_file_stream_retry_wait_max_seconds",
+    "x_graphql_retry_wait_min_seconds", "x_graphql_retry_wait_max_seconds",
+], 1) | {"x_file_stream_timeout_seconds": 2, "x_graphql_timeout_seconds": 2, "init_timeout": 2}
+tracker = WandbLogger("outage", run_id="it", mode="online", dir=directory, settings=quick, finish_timeout=20.0)
+tee = TeeLogger(
+    PlattliLogger(directory / "run"), tracker, poll=0.02, first_wait=0.05, longest_wait=0.2, finish_timeout=60.0
+)
+resume(tee, record)
+if record is None:
+    tee.log_params({"lr": 0.1})
+for line in sys.stdin:
+    for step in range(first, int(line) + 1):
+        tee.log_metrics({"loss": step / 7, "attempt": 1 if record is None else 2}, step=step)
+        if step % 10 == 0:
+            tee.log_metrics({"loss": step / 3}, step=step, context="validate")
+        if step == 750 and record is None:
+            kept = checkpoint_record(tee)
+    first = int(line) + 1
+    print(json.dumps(kept if first == 801 else tee.report()[0]), flush=True)
+tee.finish("completed")
+"""
+
+
+class Training:
+    """A training process that goes to the step it is told."""
+
+    def __init__(self, directory: Path, server: WandbServer, first: int = 1, record: Any = None) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+        environment |= {**server.env(), "PYTHONPATH": str(Path(__file__).parents[2]), "WANDB_ERROR_REPORTING": "false"}
+        self.run = directory / "run"
+        self._killed = 0
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TRAINING, str(directory), str(first), json.dumps(record)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**environment, "HOME": str(directory)},
+        )  # fmt: skip
+
+    def go_to(self, step: int) -> Any:
+        """Let it log up to a step; return what it says then: its state at step 800, else the replica's report."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{step}\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def kill_follower(self) -> None:
+        """Kill whoever carries the lines now, at whatever it is doing."""
+
+        def pid() -> int:
+            locks = [path.read_text().split() for path in (self.run / ".followers").glob("*.lock")]
+            return int(locks[0][0]) if locks and locks[0] else self._killed
+
+        wait_for(lambda: pid() != self._killed)
+        self._killed = pid()
+        os.kill(self._killed, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End it as the kernel does that has no memory left."""
+        self.process.kill()
+        self.process.communicate()
+
+    def end(self) -> None:
+        """Let it finish."""
+        self.process.communicate(timeout=60)
+        assert self.process.returncode == 0
+
+
+def last_values(server: WandbServer) -> dict[str, dict[int, Any]]:
+    """Return metric -> step -> value of the row that came last."""
+    found: dict[str, dict[int, Any]] = {}
+    for row in server.run("outage", "it").history:
+        for key, value in row.items():
+            context, _, name = key.partition("/")
+            if name not in ("", "step", "epoch", "walltime"):
+                found.setdefault(key, {})[row[f"{context}/step"]] = value
+    return found
+
+
+def clients_of(server: WandbServer) -> list[str]:
+    """Return the processes that were started for a server: by their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if server.url.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
+#: Steps at which the follower is killed. To begin while the server is away takes the client ten seconds each time.
+KILLS: tuple[tuple[int, ...], ...] = ((), (150, 760))
+if int(os.environ.get("PLATTLI_KILL_ROUNDS", "0")):
+    KILLS = (*KILLS, (300, 500, 760))
+
+
+@pytest.mark.parametrize("kills", KILLS, ids=str)
+def test_a_server_that_hangs_dies_and_comes_back_misses_nothing(tmp_path: Path, kills: tuple[int, ...]) -> None:
+    """The training is killed and goes on from its checkpoint; in the end the server has the last value of each step."""
+    with WandbServer() as server:
+        training = Training(tmp_path, server)
+        for step in (50, 100, 150, 200, 300, 400, 500, 700, 760):
+            training.go_to(step)
+            if step in kills:
+                training.kill_follower()
+            if step in (50, 100):  # first it is only busy, or broken
+                behaviour = {50: "busy", 100: "error"}[step]
+                wait_for(lambda: f"{ENTITY}/outage/it" in server.runs)
+                server.behave(file_stream=behaviour)
+                training.go_to(step + 10)
+                wait_for(lambda behaviour=behaviour: behaviour in server.misbehaved)
+                server.behave(file_stream="ok")
+            elif step == 200:
+                wait_for(lambda: len(server.run("outage", "it").history) >= 100)
+                server.behave(graphql="hang", file_stream="hang")
+            elif step == 400:
+                server.die()
+            elif step == 700:
+                server.behave(graphql="ok", file_stream="ok")
+                server.come_back()
+        record = training.go_to(800)
+        training.kill()
+        stored = server.run("outage", "it")
+        if not kills:  # else there is nobody left who could have started another
+            wait_for(lambda: not jobs(training.run))
+            assert stored.exit_code == 1
+            assert last_values(server)["train/loss"] == {step: step / 7 for step in range(1, 801)}
+        wait_for(lambda: not clients_of(server))
+
+        training = Training(tmp_path, server, 751, record)
+        training.go_to(900)
+        training.end()
+        assert not clients_of(server)
+        assert stored.exit_code == 0
+        assert stored.params == {"lr": 0.1}
+        with Reader(training.run) as reader:
+            for name in ("train/loss", "train/attempt", "validate/loss"):
+                steps, expected = reader.metric(name)
+                assert last_values(server)[name] == dict(zip(steps.tolist(), expected.tolist(), strict=True)), name
+        assert not server.unknown

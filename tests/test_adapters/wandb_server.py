@@ -8,14 +8,17 @@
 
 GraphQL over ``POST /graphql`` creates, changes and looks up runs; ``POST …/file_stream`` brings the
 history, the summary and the exit code; ``PUT`` brings the contents of files. Everything is kept in
-memory. Each of the two protocols can be told to fail or to hang, before or in the middle of a run.
+memory. Each of the two protocols can be told to fail or to hang, before or in the middle of a run, and
+the whole server can die and come back at the same address.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -29,7 +32,7 @@ ENTITY = "someone"
 #: The client wants at least 40 characters and checks nothing else.
 API_KEY = "0123456789abcdef" * 2 + "01234567"
 #: How a protocol can be told to behave.
-BEHAVIOURS = ("ok", "error", "unauthorized", "hang")
+BEHAVIOURS = ("ok", "error", "busy", "unauthorized", "hang")
 
 
 @dataclass
@@ -76,25 +79,39 @@ class WandbServer:
     def __init__(self) -> None:
         self.runs: dict[str, StoredRun] = {}
         self.requests: list[str] = []  # GraphQL operations and paths, in order
+        self.misbehaved: list[str] = []  # behaviours that requests met, in order
         self.unknown: list[str] = []  # what it had no answer to; a test that finds entries should fail
         self.graphql = "ok"
         self.file_stream = "ok"
         self._lock = threading.Lock()
+        self._listen(0)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+
+    def _listen(self, port: int) -> None:
         self._released = threading.Event()
-        self._http = _Listener(("127.0.0.1", 0), _Handler)
+        self._http = _Listener(("127.0.0.1", port), _Handler)
         self._http.owner = self
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.die()
+
+    def die(self) -> None:
+        """Answer nothing any more: connections break, and new ones are refused. What is stored stays."""
         self._released.set()
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
+        self._http.break_connections()
+
+    def come_back(self) -> None:
+        """Listen again, at the same address."""
+        self._listen(self._http.server_port)
+        self._thread.start()
 
     def env(self) -> dict[str, str]:
         """The environment that sends a client here, logged in."""
@@ -120,7 +137,7 @@ class WandbServer:
         operation = named.group(1) if named else "unnamed"
         with self._lock:
             self.requests.append(operation)
-            reply = self._OPERATIONS.get(operation)
+            reply = self._OPERATIONS.get(operation)  # subclasses serve more
             if reply is None:
                 self.unknown.append(f"{operation}: {query}")
                 return {}
@@ -243,7 +260,28 @@ def strict_json(text: str) -> Any:
 class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a client may keep its connection open for longer than a test
+    allow_reuse_address = True
     owner: WandbServer
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._open: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Note the connection."""
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget the connection."""
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def break_connections(self) -> None:
+        """End what is open, whoever is waiting for an answer."""
+        for connection in [*self._open]:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Keep the reason where tests look for it, except for a client that went away."""
@@ -274,11 +312,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _misbehave(self, behaviour: str) -> bool:
         if behaviour == "ok":
             return False
+        self.server.owner.misbehaved.append(behaviour)
         if behaviour == "hang":
             self.server.owner.hold()
             self.close_connection = True
         elif behaviour == "unauthorized":
             self._reply({"errors": [{"message": "user is not logged in"}]}, 401)
+        elif behaviour == "busy":
+            self._reply({"error": "too many requests"}, 429)
         else:
             self._reply({"error": "out of order"}, 500)
         return True

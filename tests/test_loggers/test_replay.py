@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loggers import JSONLogger, PlattliLogger, replay
-from loggers.errors import RecordError
-from loggers.replay import Cursor, clip, everything, forget
-from plattli import CompactingWriter
+from loggers import JSONLogger, PlattliLogger, _revisions, replay
+from loggers.errors import MetricValueError, RecordError
+from loggers.replay import Cursor, Missed, everything, lag
+from plattli import CompactingWriter, Reader
 from plattli.errors import CorruptRunError, NotARunError
+from tests.killing import every_kill
 from tests.test_adapters.replicas import FailingLogger, FileLogger, calls, points
 
 
@@ -206,7 +210,7 @@ def test_a_context_with_a_slash_stays_one(tmp_path: Path) -> None:
 
 
 def test_a_cut_run_is_sent_again_from_the_cut(tmp_path: Path) -> None:
-    """clip() forgets what the run no longer has; what it still has is not sent again."""
+    """What it still has is not sent again; a logger that cannot take back what it has is named."""
     logger = PlattliLogger(tmp_path / "run", hotsize=3)
     for step in range(10):
         logger.log_metrics({"loss": 1.0}, step=step)
@@ -214,55 +218,251 @@ def test_a_cut_run_is_sent_again_from_the_cut(tmp_path: Path) -> None:
             state = logger.logger_state()
     cursor = everything(tmp_path / "run")
     logger.reattach(state)
-    clip(cursor, tmp_path / "run")
     for step in range(5, 8):
         logger.log_metrics({"loss": 2.0}, step=step)
-    replay(tmp_path / "run", FileLogger(tmp_path / "calls"), since=cursor)
+    with pytest.warns(RuntimeWarning, match="taken back steps from 5 on, and FileLogger cannot"):
+        replay(tmp_path / "run", FileLogger(tmp_path / "calls"), since=cursor)
     logger.finish("completed")
 
     assert points(tmp_path / "calls") == {"train/loss": [(5, 2.0), (6, 2.0), (7, 2.0)]}
 
 
+def test_a_cursor_is_of_one_run(tmp_path: Path) -> None:
+    """That another run in its place has no more to send would not be true."""
+    write(PlattliLogger(tmp_path / "run"))
+    cursor = replay(tmp_path / "run", FileLogger(tmp_path / "calls"))
+    write(PlattliLogger(tmp_path / "run", if_exists="replace"))
+    with pytest.raises(RecordError, match="what was delivered is of run"):
+        replay(tmp_path / "run", FileLogger(tmp_path / "calls"), since=cursor)
+
+
+def test_repeats_while_it_is_followed_come_once_with_the_last_value(tmp_path: Path) -> None:
+    """Late, repeated and joined points, and compactions, behind the back of a follower that never rests."""
+    logger = PlattliLogger(tmp_path / "run", hotsize=7)
+    target = Target()
+    follower = threading.Thread(
+        target=replay, args=(tmp_path / "run", target), kwargs={"follow": True, "poll": 0.0005}
+    )
+    logger.log_metrics({"a": 0}, step=0)
+    follower.start()
+    expected: dict[tuple[str, int], Any] = {("train/a", 0): 0}
+    random = np.random.default_rng(0)
+    for number in range(1, 1500):
+        step = number // 2 if number % 3 else int(random.integers(0, number // 2 + 1))
+        name = "ab"[number % 2]
+        logger.log_metrics({name: number}, step=step)
+        expected[f"train/{name}", step] = number
+    logger.finish("completed")
+    follower.join(60)
+
+    assert not follower.is_alive()
+    assert target.values == expected
+    assert len(set(target.given)) == len(target.given)
+    assert target.ended == ["completed"]
+
+
+def test_a_picture_ahead_of_its_contexts_lines_is_sent_at_once(tmp_path: Path) -> None:
+    """It has no time of its own, and nothing may come behind it for long."""
+    logger = PlattliLogger(tmp_path / "run")
+    logger.log_metrics({"loss": 1.0}, step=3, context="validate")
+    logger.log_metrics({"loss": 1.0}, step=9)
+    logger.log_confusion([[1]], ["a"], context="validate", name="cm")
+    cursor = replay(tmp_path / "run", FileLogger(tmp_path / "calls"))
+    assert [call[2].get("step") for call in got(tmp_path / "calls") if call[0] == "log_confusion"] == [9]
+    logger.log_metrics({"loss": 1.0}, step=9, context="validate")
+    logger.finish("completed")
+    replay(tmp_path / "run", FileLogger(tmp_path / "calls"), since=cursor)
+
+    assert [call[0] for call in got(tmp_path / "calls")].count("log_confusion") == 1
+    assert points(tmp_path / "calls")["validate/loss"] == [(3, 1.0), (9, 1.0)]
+
+
+def test_what_a_killed_writer_had_begun_counts_as_done(tmp_path: Path) -> None:
+    """A value may be replaced without the note that it is: then it is sent once too often, not once too few."""
+    run = tmp_path / "run"
+    logger = PlattliLogger(run)
+    for step in range(5):
+        logger.log_metrics({"a": step}, step=step)
+    target = Target()
+    cursor = replay(run, target)
+    with (run / _revisions.JOURNAL).open("a") as journal:
+        journal.write('{"step":2,"names":["train/a"]}')  # and then, in the order of a writer, the value
+    cursor = replay(run, target, since=cursor)
+    assert len(target.given) == 5
+    logger.backend().close()
+    replay(run, target, since=cursor)
+    assert [point[1] for point in target.given] == [0, 1, 2, 3, 4, 2]
+    again = PlattliLogger(run, if_exists="append")
+    again.log_metrics({"a": 9}, step=3)
+    assert (run / _revisions.JOURNAL).read_bytes().count(b"\n") == 2
+
+
 @pytest.mark.parametrize(
-    "call",
+    ("missed", "verb"),
     [
-        ("log_metrics", ({"loss": 2.5, "note": "s5"},), {"step": 5, "context": "train", "epoch": 1}),
-        ("log_other", ("report", None), {}),
-        ("log_confusion", ([], []), {"name": "cm", "context": "validate"}),
-        ("log_params", ({},), {}),
-        ("log_tags", ({},), {}),
+        (Missed("log_metrics", ["train/loss", "train/note"], 5), "log_metrics"),
+        (Missed("log_other", ["other/report"], 5), "log_other"),
+        (Missed("log_confusion", ["validate/cm"], 4), "log_confusion"),
+        (Missed("log_params", [], 5), "log_params"),
+        (Missed("log_tags", [], 5), "log_tags"),
     ],
 )
-def test_a_call_that_is_forgotten_comes_again_alone(tmp_path: Path, call: tuple[str, Any, Any]) -> None:
+def test_a_call_that_was_missed_comes_again_alone(tmp_path: Path, missed: Missed, verb: str) -> None:
     """What failed half-way in a replica is made again, and nothing else."""
     write(PlattliLogger(tmp_path / "run"))
-    cursor = everything(tmp_path / "run")
-    forget(cursor, tmp_path / "run", *call)
+    cursor = everything(tmp_path / "run", missed=[missed])
     replay(tmp_path / "run", FileLogger(tmp_path / "calls"), since=cursor, finish=False)
 
-    assert [made[0] for made in got(tmp_path / "calls")] == [call[0]]
+    assert [made[0] for made in got(tmp_path / "calls")] == [verb]
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["train", "validate"])), max_size=60), st.integers(1, 9))
-def test_in_pieces_or_at_once_each_point_comes_once(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[int, str]], pieces: int
+def test_lag_is_lines_and_seconds(tmp_path: Path) -> None:
+    """Of the oldest line that is not delivered; a file of JSON Lines knows no times."""
+    logger = PlattliLogger(tmp_path / "run")
+    now = time.time()
+    for step in range(8):
+        logger.log_metrics({"a": step, "b": step}, step=step, walltime=now - 100 + step)
+        logger.log_metrics({"a": step}, step=step, context="eval/hard", walltime=now - 90 + step)
+    cursor = everything(tmp_path / "run", missed=[Missed("log_metrics", ["train/a", "train/walltime"], 6)])
+    assert lag(tmp_path / "run", Cursor()).lines == 16
+    behind = lag(tmp_path / "run", cursor)
+    assert behind.lines == 1
+    assert 94 <= behind.seconds < 94 + 60
+    assert lag(tmp_path / "run", everything(tmp_path / "run")) == (0, 0.0)
+    lines = JSONLogger(tmp_path / "a.jsonl")
+    for step in range(3):
+        lines.log_metrics({"a": step}, step=step)
+    assert lag(tmp_path / "a.jsonl", Cursor()) == (3, 0.0)
+
+
+class Target:
+    """What a logger holds that was given a run in pieces: the last value per metric and step."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, int], Any] = {}
+        self.given: list[tuple[str, int, Any]] = []
+        self.ended: list[str] = []
+
+    def log_metrics(self, metrics: Any, *, step: int, context: str = "train", **axes: Any) -> None:
+        assert axes["walltime"] > 0
+        for name, value in metrics.items():
+            self.values[f"{context}/{name}", step] = value
+            self.given.append((f"{context}/{name}", step, value))
+
+    def log_other(self, key: str, value: Any) -> None:
+        self.given.append((key, -1, value))
+
+    def log_params(self, params: Any) -> None:
+        """It keeps none."""
+
+    log_tags = log_params
+
+    def finish(self, status: str) -> None:
+        self.ended.append(status)
+
+
+class Rewinding(Target):
+    """One that can forget what it has from a step on."""
+
+    def rewind(self, step: int) -> None:
+        self.values = {place: value for place, value in self.values.items() if place[1] < step}
+        self.given = [point for point in self.given if point[1] < step]
+
+
+LINES = st.tuples(st.integers(0, 30), st.sampled_from(["train", "validate"]), st.sampled_from(["a", "b", "ab"]))
+DEEDS = st.one_of(LINES, LINES, LINES, st.just("look"), st.just("look"), st.just("keep"), st.just("resume"))
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(DEEDS, max_size=50), st.sampled_from([Target, Rewinding]))
+@pytest.mark.filterwarnings("ignore:a resume has taken back", "ignore:run 'run' was resumed at")
+def test_whatever_becomes_of_a_run_its_last_values_arrive_once(
+    tmp_path_factory: pytest.TempPathFactory, deeds: list[Any], kind: type[Target]
 ) -> None:
-    """Whatever the steps, and wherever a replay stops and goes on."""
-    directory = tmp_path_factory.mktemp("run")
-    logger = PlattliLogger(directory / "run", hotsize=4)
-    cursor = Cursor()
-    expected: dict[str, set[int]] = {}
-    for number, (step, context) in enumerate(lines):
-        logger.log_metrics({"loss": 1.0}, step=step, context=context)
-        expected.setdefault(f"{context}/loss", set()).add(step)
-        if number % pieces == 0:
-            cursor = replay(directory / "run", FileLogger(directory / "calls"), since=cursor)
-    if lines:
-        replay(directory / "run", FileLogger(directory / "calls"), since=cursor)
+    """Late, repeated and joined points, resumes that cut and log again, and looks between any two of these."""
+    run = tmp_path_factory.mktemp("run") / "run"
+    logger, target, cursor = PlattliLogger(run, hotsize=4), kind(), Cursor()
+    logger.log_params({"lr": 0.1})
+    stored: dict[tuple[str, int], Any] = {}
+    kept = logger.logger_state(), dict(stored)
+    for number, deed in enumerate(deeds):
+        if deed == "look":
+            cursor = replay(run, target, since=Cursor.from_json(json.loads(json.dumps(cursor.to_json()))))
+        elif deed == "keep":
+            kept = logger.logger_state(), dict(stored)
+        elif deed == "resume":
+            # what was replaced before the checkpoint's step stays replaced
+            logger.reattach(kept[0])
+            steps = kept[0]["steps"]
+            stored = {(n, s): v for (n, s), v in stored.items() if s <= steps.get(n.partition("/")[0], -1)}
+        else:
+            step, context, names = deed
+            logger.log_metrics(dict.fromkeys(names, number), step=step, context=context)
+            stored.update({(f"{context}/{name}", step): number for name in names})
     logger.finish("completed")
+    replay(run, target, since=cursor)
 
-    found = points(directory / "calls")
-    assert {n: sorted(step for step, _ in pairs) for n, pairs in found.items()} == {
-        n: sorted(steps) for n, steps in expected.items()
-    }
+    assert {place: target.values.get(place) for place in stored} == stored
+    assert len(set(target.given)) == len(target.given)
+    assert target.ended == ["completed"]
+    if kind is Rewinding:
+        assert target.values.keys() == stored.keys()
+
+
+def test_what_was_refused_is_known_after_a_pickle() -> None:
+    """A tee or a driver in another process asks the error which metrics it is about."""
+    error = pickle.loads(pickle.dumps(MetricValueError("no", metrics=["a", "b"])))
+
+    assert error.metrics == {"a", "b"}
+    assert str(error) == "no"
+
+
+@pytest.mark.filterwarnings("ignore:a resume has taken back", "ignore:run 'run' was resumed at")
+def test_a_kill_anywhere_hides_no_change_from_a_replay(tmp_path: Path) -> None:
+    """A resume that cuts, late and repeated points, columns and the end: killed at each of their file operations."""
+    logger = PlattliLogger(tmp_path / "before", hotsize=3)
+    state: Any = None
+    for step in range(9):
+        logger.log_metrics({"a": step}, step=step)
+        logger.log_metrics({"a": step}, step=step, context="validate")
+        if step == 5:
+            state = logger.logger_state()
+    first = Target()
+    noted = json.dumps(replay(tmp_path / "before", first).to_json())
+    logger.backend().close()
+
+    def program(run: Path, acknowledge: Any) -> None:
+        again = PlattliLogger(run, hotsize=3)
+        again.reattach(state)
+        for step, value in ((6, 16), (2, 12), (7, 17), (7, 27), (3, 13), (8, 18), (9, 19)):
+            again.log_metrics({"a": value}, step=step)
+        again.finish("completed")
+
+    killed = 0
+    for n, run, _ in every_kill(program, tmp_path, prepare=tmp_path / "before"):
+        killed += 1
+        targets = Target(), Rewinding()
+        cursors = Cursor.from_json(json.loads(noted)), Cursor.from_json(json.loads(noted))
+        for target, cursor in zip(targets, cursors, strict=True):
+            target.values, target.given = dict(first.values), list(first.given)
+            replay(run, target, since=cursor)
+            check_target(target, run, n)
+        later = PlattliLogger(run, if_exists="append", hotsize=3)
+        later.log_metrics({"a": -1}, step=4)
+        later.finish("completed")
+        for target, cursor in zip(targets, cursors, strict=True):
+            replay(run, target, since=cursor)
+            check_target(target, run, n)
+    assert killed > 40
+
+
+def check_target(target: Target, run: Path, n: int) -> None:
+    """Each point of the run is in the target, and if it can forget, nothing else is."""
+    stored: dict[tuple[str, int], Any] = {}
+    with Reader(run) as reader:
+        for name in ("train/a", "validate/a"):
+            for step, value in zip(*reader.metric(name), strict=True):
+                stored[name, int(step)] = value
+    assert {place: target.values.get(place) for place in stored} == stored, n
+    if isinstance(target, Rewinding):
+        assert target.values.keys() == stored.keys(), n
