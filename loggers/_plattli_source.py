@@ -121,18 +121,20 @@ class PlattliSource:
         first: int | None = None
         if revisions:
             self._rows.clear()
-        for revision in revisions:
-            if revision.after is None:
-                at = revision.step
-                for name in cursor.delivered.keys() & revision.names:
-                    cursor.delivered[name] = _segments.cut_out(cursor.delivered[name], at, at + 1)
-                continue
-            cut = cut_after(revision.after)
+        # cuts first, whatever came before them: what the logger has of it, it has
+        for after in [revision.after for revision in revisions if revision.after is not None]:
+            cut = cut_after(after)
             cursor.finished = False  # the run goes on
             for name, segments in cursor.delivered.items():
-                if segments and _segments.last(segments) >= (step := cut(name)):
-                    cursor.delivered[name] = _segments.cut_out(segments, step)
+                if (step := cut(name)) <= _segments.last(segments):
+                    cursor.delivered[name] = _segments.cut_off(segments, step)
                     first = step if first is None else min(first, step)
+        changed: dict[str, list[int]] = {}
+        for revision in revisions:
+            for name in revision.names:
+                changed.setdefault(name, []).append(revision.step)
+        for name in cursor.delivered.keys() & changed:
+            cursor.delivered[name] = _segments.cut_out(cursor.delivered[name], changed[name])
         cursor.revision = end
         return first
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -30,17 +31,23 @@ def without(steps: np.ndarray[Any, Any], delivered: list[list[int]]) -> np.ndarr
     return steps[unseen]
 
 
-def cut_out(delivered: list[list[int]], first: int, stop: int | None = None) -> list[list[int]]:
-    """Return the segments without the steps from ``first`` on, up to ``stop``, which stays."""
+def cut_off(delivered: list[list[int]], first: int) -> list[list[int]]:
+    """Return the segments without the steps from ``first`` on."""
+    return [[low, min(high, first), stride] for low, high, stride in delivered if low < first]
+
+
+def cut_out(delivered: list[list[int]], steps: Iterable[int]) -> list[list[int]]:
+    """Return the segments without some steps."""
+    gone = np.unique(np.array([*steps], np.int64))
     kept = []
-    for segment in map(list, delivered):
-        low, high, stride = segment
-        if low < first:
-            kept.append([low, min(high, first), stride])
-        if stop is not None and high > stop:
-            beyond = low + max(-((low - stop) // stride), 0) * stride
-            if beyond < high:
-                kept.append([beyond, high, stride])
+    for low, high, stride in delivered:
+        inside = gone[np.searchsorted(gone, low) : np.searchsorted(gone, high - 1, "right")]
+        for step in inside[(inside - low) % stride == 0].tolist():
+            if step > low:
+                kept.append([low, step, stride])
+            low = step + stride
+        if low < high:
+            kept.append([low, high, stride])
     return kept
 
 

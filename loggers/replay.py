@@ -140,7 +140,7 @@ def take_back(logger: Any, cursor: Cursor, step: int) -> None:
         return
     rewind(step)
     for name, segments in cursor.delivered.items():
-        cursor.delivered[name] = _segments.cut_out(segments, step)
+        cursor.delivered[name] = _segments.cut_off(segments, step)
     # the new part of the run should tell what it is without the old one
     cursor.params.clear()
     cursor.tags.clear()
@@ -231,7 +231,7 @@ def everything(run: Path, waiting: Iterable[tuple[int, Sequence[str]]] = (), mis
         for full_name in call.names:
             with contextlib.suppress(MetricNameError):  # then it is not in the run either
                 name = _names.encode(full_name)
-                cursor.delivered[name] = _segments.cut_out(cursor.delivered.get(name, []), call.step, call.step + 1)
+                cursor.delivered[name] = _segments.cut_out(cursor.delivered.get(name, []), [call.step])
     return cursor
 
 

@@ -227,6 +227,22 @@ def test_a_cut_run_is_sent_again_from_the_cut(tmp_path: Path) -> None:
     assert points(tmp_path / "calls") == {"train/loss": [(5, 2.0), (6, 2.0), (7, 2.0)]}
 
 
+def test_a_point_that_was_changed_before_it_was_cut_goes(tmp_path: Path) -> None:
+    """A target that can forget has the old value of it, and nothing comes in its place."""
+    run, target = tmp_path / "run", Rewinding()
+    logger = PlattliLogger(run)
+    logger.log_metrics({"a": 1}, step=1)
+    state = logger.logger_state()
+    logger.log_metrics({"a": 2}, step=2)
+    cursor = replay(run, target)
+    logger.log_metrics({"a": 3}, step=2)
+    logger.reattach(state)
+    logger.finish("completed")
+    replay(run, target, since=cursor)
+
+    assert target.values == {("train/a", 1): 1}
+
+
 def test_a_cursor_is_of_one_run(tmp_path: Path) -> None:
     """That another run in its place has no more to send would not be true."""
     write(PlattliLogger(tmp_path / "run"))

@@ -15,19 +15,25 @@ def held(segments: list[list[int]]) -> set[int]:
     return {step for segment in segments for step in range(*segment)}
 
 
-@given(st.lists(st.one_of(st.sets(STEPS, min_size=1, max_size=20), st.tuples(STEPS, STEPS)), max_size=12))
-def test_segments_hold_what_a_set_holds(deeds: list[set[int] | tuple[int, int]]) -> None:
+ADDED = st.tuples(st.just("add"), st.sets(STEPS, min_size=1, max_size=20))
+CUT = st.tuples(st.just("cut"), st.sets(STEPS, max_size=8))
+
+
+@given(st.lists(st.one_of(ADDED, ADDED, CUT, STEPS), max_size=12))
+def test_segments_hold_what_a_set_holds(deeds: list[tuple[str, set[int]] | int]) -> None:
     """Whatever is added, late or not, and whatever is cut out."""
     segments: list[list[int]] = []
     expected: set[int] = set()
     for deed in deeds:
-        if isinstance(deed, set):
-            segments = _segments.extended(segments, np.array(sorted(deed), np.int64))
-            expected |= deed
+        if isinstance(deed, int):
+            segments = _segments.cut_off(segments, deed)
+            expected = {step for step in expected if step < deed}
+        elif deed[0] == "cut":
+            segments = _segments.cut_out(segments, deed[1])
+            expected -= deed[1]
         else:
-            first, stop = deed[0], None if deed[1] > 50 else deed[1]
-            segments = _segments.cut_out(segments, first, stop)
-            expected = {step for step in expected if step < first or (stop is not None and step >= max(stop, first))}
+            segments = _segments.extended(segments, np.array(sorted(deed[1]), np.int64))
+            expected |= deed[1]
         assert held(segments) == expected
         assert _segments.last(segments) == max(expected, default=-1)
         every = np.arange(61)
@@ -43,6 +49,6 @@ def test_irregular_steps_take_bounded_space() -> None:
         assert len(segments) <= 400
         assert not len(_segments.without(steps[: at + 50], segments))
         assert len(_segments.without(steps[at + 50 :], segments)) == 3000 - at - 50
-    hole = _segments.cut_out(segments, int(steps[10]), int(steps[10]) + 1)
+    hole = _segments.cut_out(segments, [int(steps[10])])
     assert _segments.without(steps, hole).tolist() == [steps[10]]
     assert not len(_segments.without(steps, _segments.extended(hole, steps[10:11])))
