@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -138,6 +138,12 @@ class Training:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**environment, "HOME": str(directory)},
         )  # fmt: skip
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()  # of a test that failed
+
     def go_to(self, step: int) -> Any:
         """Let it log up to a step; return what it says then: its state at step 800, else the replica's report."""
         assert self.process.stdin is not None
@@ -198,8 +204,7 @@ if int(os.environ.get("PLATTLI_KILL_ROUNDS", "0")):
 @pytest.mark.parametrize("kills", KILLS, ids=str)
 def test_a_server_that_hangs_dies_and_comes_back_misses_nothing(tmp_path: Path, kills: tuple[int, ...]) -> None:
     """The training is killed and goes on from its checkpoint; in the end the server has the last value of each step."""
-    with WandbServer() as server:
-        training = Training(tmp_path, server)
+    with WandbServer() as server, Training(tmp_path, server) as training:
         for step in (50, 100, 150, 200, 300, 400, 500, 700, 760):
             training.go_to(step)
             if step in kills:
@@ -228,9 +233,9 @@ def test_a_server_that_hangs_dies_and_comes_back_misses_nothing(tmp_path: Path, 
             assert last_values(server)["train/loss"] == {step: step / 7 for step in range(1, 801)}
         wait_for(lambda: not clients_of(server))
 
-        training = Training(tmp_path, server, 751, record)
-        training.go_to(900)
-        training.end()
+        with Training(tmp_path, server, 751, record) as again:
+            again.go_to(900)
+            again.end()
         assert not clients_of(server)
         assert stored.exit_code == 0
         assert stored.params == {"lr": 0.1}
