@@ -18,7 +18,9 @@
     ├── NoPathError          (ValueError)             a logger that nobody told where to write
     ├── SessionError         (RuntimeError)           a training session used out of order
     ├── RankError            (ValueError)             an environment whose process rank is no number
-    └── UndeliveredError     (RuntimeError)           a replica did not get everything in time
+    ├── UndeliveredError     (RuntimeError)           a replica did not get everything in time
+    ├── UnreachableError     (ConnectionError)        a tracker's server is not there; later it may be
+    └── RefusedError         (PermissionError)        a tracker refuses the account; trying again does not help
 
 Each class is also the builtin that a caller would catch.
 """
@@ -104,3 +106,11 @@ class RankError(LoggerError, ValueError):
 
 class UndeliveredError(LoggerError, RuntimeError):
     """A replica had not received everything when its finish timeout ended."""
+
+
+class UnreachableError(LoggerError, ConnectionError):
+    """A tracker's server cannot be reached; trying again later may help."""
+
+
+class RefusedError(LoggerError, PermissionError):
+    """A tracker refuses the account it was given; trying again does not help."""
