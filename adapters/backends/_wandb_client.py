@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
 
 from adapters._require import require
+from adapters.backends._wandb_server import Account
+from loggers.errors import RefusedError
 
 MODES: Final = ("online", "offline", "disabled", "shared")
+#: Those that need a server.
+HOSTED: Final = ("online", "shared")
 _OLD_MODES: Final = {"dryrun": "offline", "run": "online"}
 #: What a run's settings are unless the user says otherwise.
 SETTINGS: Final[Mapping[str, Any]] = {
@@ -39,6 +46,7 @@ def load(mode: str | None, base_url: str | None, api_key: str | None) -> tuple[M
     mode = _OLD_MODES.get(mode or "", mode)
     if mode == "offline":
         _switch_telemetry_off()
+    _end_leftover()
     wandb = require("wandb", extra="wandb", who="WandbLogger")
     if not mode:
         mode = _default_mode(wandb, base_url, api_key)
@@ -52,20 +60,101 @@ def _switch_telemetry_off() -> None:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 
-def _default_mode(wandb: ModuleType, base_url: str | None, api_key: str | None) -> str:
+def _end_leftover() -> None:
+    """End the service that the program before an ``exec`` left in this process.
+
+    It still has that program's run open, which could not be gone on with here, and two would send rows of one run.
+    """
+    service = re.search(r"wandb-(\d+)-(\d+)-", os.environ.get("WANDB_SERVICE", ""))
+    if service is None or int(service[1]) != os.getpid() or "wandb" in sys.modules:
+        return
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(int(service[2]), signal.SIGKILL)
+        os.waitpid(int(service[2]), 0)
+    del os.environ["WANDB_SERVICE"]
+
+
+def _settings(wandb: ModuleType) -> Any:
     settings = wandb.Settings(quiet=True)
     config_dir = os.path.expanduser(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb")
     settings.settings_system = os.path.join(config_dir, "settings")
     settings.update_from_system_settings()  # where `wandb offline` leaves its mark
     settings.update_from_env_vars(dict(os.environ))
+    return settings
+
+
+def _key(settings: Any, host: str, api_key: str | None) -> str | None:
+    """Return the key for a server as the client would find it."""
+    if key := api_key or settings.api_key:
+        return str(key)
+    auth = require("wandb.sdk.lib.wbauth", extra="wandb", who="WandbLogger")
+    session = auth.session_credentials(host=host)
+    found: str | None = getattr(session, "api_key", None) or auth.read_netrc_auth(host=host)
+    return found
+
+
+def _default_mode(wandb: ModuleType, base_url: str | None, api_key: str | None) -> str:
+    settings = _settings(wandb)
     mode: str = _OLD_MODES.get(settings.mode, settings.mode)
     if mode != "online":
         return mode
-    if api_key or settings.api_key or settings.identity_token_file:
+    if settings.identity_token_file or _key(settings, base_url or settings.base_url, api_key):
         return "online"
+    return "offline"
+
+
+def account(wandb: ModuleType, base_url: str | None, api_key: str | None) -> Account | None:
+    """Return where an online run will go, and as whom; ``None`` if only the client can tell (identity tokens).
+
+    Raises:
+        RefusedError: there is no key, where the client would ask for one on a terminal, or it cannot be one.
+    """
+    settings = _settings(wandb)
+    url = str(base_url or settings.base_url).rstrip("/")
+    key = _key(settings, url, api_key)
+    if key is None and settings.identity_token_file:
+        return None
     auth = require("wandb.sdk.lib.wbauth", extra="wandb", who="WandbLogger")
-    host = base_url or settings.base_url
-    return "online" if auth.session_credentials(host=host) or auth.read_netrc_auth(host=host) else "offline"
+    how = f"run `wandb login --host {url}`, set WANDB_API_KEY, or pass mode='offline', which needs no account"
+    if key is None:
+        raise RefusedError(f"there is no API key for the W&B server {url}: {how}")
+    if problem := auth.check_api_key(key):
+        raise RefusedError(f"the API key for the W&B server {url} is none ({problem.rstrip('.')}): {how}")
+    return Account(url, key, dict(settings.x_extra_http_headers or {}))
+
+
+def start(wandb: ModuleType, mode: str, base_url: str | None, settings: Mapping[str, Any], **arguments: Any) -> Any:
+    """Start a run, or go on with one.
+
+    Args:
+        wandb: the client.
+        mode, base_url: as in ``wandb.init``.
+        settings: what the user chose, stronger than :data:`SETTINGS`.
+        **arguments: more of ``wandb.init``.
+
+    Returns:
+        The ``wandb.Run``.
+    """
+    known = wandb.Settings.model_fields
+    try:
+        return wandb.init(
+            mode=mode,
+            settings={
+                # a later client may know some of these no more, and refuses what it does not know
+                **{key: value for key, value in SETTINGS.items() if key in known},
+                **settings,
+                **({"base_url": base_url} if base_url else {}),
+            },
+            **arguments,
+        )
+    except Exception as error:
+        if mode != "offline":
+            server = base_url or os.environ.get("WANDB_BASE_URL") or "the default server"
+            error.add_note(
+                f"while starting W&B run {arguments['id']} at {server}; "
+                "settings={'init_timeout': seconds} bounds the wait, mode='offline' needs no server"
+            )
+        raise
 
 
 def release(wandb: ModuleType, error: BaseException) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from loggers.errors import MetricNameError, RecordError
 from loggers.values import plain_tags
@@ -23,6 +23,11 @@ def check_id(run_id: object) -> None:
     if not isinstance(run_id, str) or not run_id.strip() or run_id != run_id.strip():
         raise ValueError(f"run_id must be non-empty text without spaces around it, got {run_id!r}")
     _check_characters("run_id", run_id, "/\\#?%:;,'")
+
+
+def is_run(value: object) -> bool:
+    """Tell whether this is an open run, as ``wandb.init`` returns it."""
+    return callable(getattr(value, "define_metric", None)) and callable(getattr(value, "log_artifact", None))
 
 
 def check_project(project: object) -> None:
@@ -91,10 +96,28 @@ def json_data(value: Any) -> Any:
     return value
 
 
-def checked_state(
-    state: Any,
-) -> tuple[dict[str, str | None], list[str], list[str], list[tuple[str | None, int, int | None]]]:
-    """Split a state into identity, tags, directories, and (context, step, epoch) of the latest lines.
+class State(NamedTuple):
+    """What :meth:`WandbLogger.logger_state` said, checked.
+
+    Attributes:
+        known: ``id`` and the :data:`IDENTITY`.
+        latest: context, or ``None`` for any, with step and epoch of its latest line.
+        best: the state of a :class:`Best`, ``None`` in those of earlier releases.
+        place: entries and rows of the journal.
+        unended: whether the run was begun and not ended.
+    """
+
+    known: dict[str, str | None]
+    tags: list[str]
+    sync_dirs: list[str]
+    latest: list[tuple[str | None, int, int | None]]
+    best: Any
+    place: list[int] | None
+    unended: bool
+
+
+def checked_state(state: Any) -> State:
+    """Look through a state.
 
     Raises:
         RecordError: it is no state of a WandbLogger.
@@ -108,15 +131,20 @@ def checked_state(
     for key, value in (("tags", tags), ("sync_dirs", sync_dirs)):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             wrong.append(key)
-    latest = state.get("latest") or []  # states of earlier releases have none
+    # states of earlier releases have none of these
+    latest, place, unended = state.get("latest") or [], state.get("journal"), state.get("unended", False)
     if not isinstance(latest, list) or not all(map(_is_place, latest)):
         wrong.append("latest")
+    if place is not None and not (isinstance(place, list) and len(place) == 2 and {*map(type, place)} == {int}):
+        wrong.append("journal")
+    wrong += [] if isinstance(unended, bool) else ["unended"]
     if wrong:
         raise RecordError(
             f"the state of a WandbLogger has bad {', '.join(dict.fromkeys(wrong))}: got "
             f"{ {key: state.get(key) for key in wrong} }; pass what logger_state() returned"
         )
-    return known, tags, sync_dirs, [(context, step, epoch) for context, step, epoch in latest]
+    lines = [(context, step, epoch) for context, step, epoch in latest]
+    return State(known, tags, sync_dirs, lines, state.get("best"), place, unended)
 
 
 def _is_place(place: Any) -> bool:

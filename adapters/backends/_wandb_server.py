@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from loggers.errors import RefusedError, UnreachableError
 
 #: Seconds that the question at the start may take when its answer decides whether there is a start.
-PATIENCE_S: Final = 5.0
+PATIENCE_S: Final = 4.0
 #: The same when an absent server is waited for anyway.
 SHORT_PATIENCE_S: Final = 2.0
 _REFUSED: Final = (401, 403)

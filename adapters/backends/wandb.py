@@ -15,23 +15,30 @@ import secrets
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
-from adapters.backends._wandb_client import MODES, SETTINGS, end_abandoned, load, release
+from adapters._require import require
+from adapters.backends._wandb_artifacts import checkpoint, is_checkpoint
+from adapters.backends._wandb_best import DEFAULT, Best
+from adapters.backends._wandb_client import HOSTED, MODES, account, end_abandoned, load, release, start
 from adapters.backends._wandb_data import (
     IDENTITY,
     check_id,
     check_name,
     check_project,
     checked_state,
+    is_run,
     is_text,
     json_data,
     merged,
     tag_texts,
 )
 from adapters.backends._wandb_html import confusion_page, text_page
+from adapters.backends._wandb_preflight import ask_elsewhere
+from adapters.backends._wandb_run import OpenRun
+from adapters.backends._wandb_server import PATIENCE_S, SHORT_PATIENCE_S, Account, check
 from loggers.contract import JSON
-from loggers.errors import LoggerFinishedError, RecordError, UndeliveredError
+from loggers.errors import LoggerFinishedError, RecordError, UndeliveredError, UnreachableError
 from loggers.values import (
     check_confusion,
     check_context,
@@ -48,7 +55,6 @@ from loggers.values import (
 EXIT_CODES: Final = {"completed": 0, "early_stop": 0, "error": 1, "interrupted": 130}
 #: Longer texts of ``log_other`` become a page: the summary is sent whole each time it changes.
 LONGEST_SUMMARY_TEXT: Final = 1000
-_HOSTED: Final = ("online", "shared")
 
 
 class WandbLogger:
@@ -58,20 +64,33 @@ class WandbLogger:
     at the first verb that has something to log. It can be pickled at any time; the copy knows which
     run it belongs to and starts it, or goes on with it, in the process that uses it first.
 
+    What it is given is kept in a file beside W&B's own until it has arrived. An attempt that goes on with
+    the run sends what is missing there: the client's service loses seconds of rows when it is killed.
+
     Args:
         project: the W&B project; by default ``WANDB_PROJECT`` or what W&B makes of the program's place.
+            Or a ``wandb.Run``, see ``run``.
+        run: a ``wandb.Run`` that is open already. It is logged to in this process, and stays its owner's to
+            finish: :meth:`finish` leaves the status in its summary. A fan-out follows in a thread. It says by
+            itself where it belongs, so that only ``best`` and ``checkpoints`` go with it.
         entity: user or team; by default ``WANDB_ENTITY`` or the user who is logged in.
         run_id: the run's id. By default ``WANDB_RUN_ID`` or a new random one, made here, so that it is
             known before the run starts and stays the same in every process.
         name: what the run is called on the page; W&B invents one by default.
         group, job_type, notes: as in ``wandb.init``.
         tags: as for :meth:`log_tags`.
-        mode: ``"online"``, ``"offline"``, ``"disabled"`` or ``"shared"``. By default ``WANDB_MODE``; else
-            the mode of the attempt before, after :meth:`reattach`; else what the settings file of
-            ``wandb offline`` says; else online if there is an API key (``WANDB_API_KEY``, netrc, W&B's
-            settings) and offline if there is none, where ``wandb.init`` would ask or raise.
+        mode: ``"online"``, ``"offline"``, ``"disabled"`` or ``"shared"`` (several processes, one run). By
+            default ``WANDB_MODE``; else the mode of the attempt before, after :meth:`reattach`; else what the
+            settings file of ``wandb offline`` says; else online if there is an API key (``WANDB_API_KEY``,
+            netrc, W&B's settings) and offline if there is none, where ``wandb.init`` would ask or raise.
         dir: where W&B puts its ``wandb/`` directory; by default ``WANDB_DIR`` or the current one.
         base_url: the W&B server; by default ``WANDB_BASE_URL``, W&B's settings or the hosted one.
+        best: metric, or pattern with ``*``, -> ``"min"`` or ``"max"``: whose best value, and its step, the
+            summary gets as ``best/<metric>`` and ``best_step/<metric>``. The first one's best checkpoint is
+            ``best``. By default ``{"validate/loss": "min"}``; ``{}`` for none.
+        checkpoints: what the names of checkpoints begin with, see :meth:`log_other`; ``None`` uploads none.
+        unreachable: what to do when the server is not there at the start: ``"wait"`` for as long as the client
+            does (``init_timeout``), or ``"raise"`` within 5 s.
         finish_timeout: seconds that :meth:`finish` may wait for uploads; ``None`` waits for ever.
         settings: more ``wandb.Settings`` by name, stronger than ours. ``init_timeout`` bounds the start
             (W&B's default is 90 s), ``x_disable_stats: False`` brings back machine charts.
@@ -80,15 +99,17 @@ class WandbLogger:
     """
 
     #: A fan-out runs this logger in a process of its own: the client blocks when its server does.
-    placement: ClassVar[str] = "process"
+    #: An open run cannot leave its process, so there it is a thread.
+    placement: str = "process"
     #: What a follower process must not inherit: the address of the training process's own W&B service,
     #: which dies with it.
     private_environment: ClassVar[tuple[str, ...]] = ("WANDB_SERVICE",)
 
     def __init__(
         self,
-        project: str | None = None,
+        project: Any = None,
         *,
+        run: Any = None,
         entity: str | None = None,
         run_id: str | None = None,
         name: str | None = None,
@@ -99,11 +120,18 @@ class WandbLogger:
         mode: str | None = None,
         dir: str | os.PathLike[str] | None = None,
         base_url: str | None = None,
+        best: Mapping[str, str] = DEFAULT,
+        checkpoints: str | None = "checkpoint",
+        unreachable: Literal["wait", "raise"] = "wait",
         finish_timeout: float | None = 10.0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        if run is None and is_run(project):
+            project, run = None, project
         if mode is not None and mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))} or None, got {mode!r}")
+        if unreachable not in ("wait", "raise"):
+            raise ValueError(f"unreachable must be 'wait' or 'raise', got {unreachable!r}")
         if finish_timeout is not None and not finish_timeout > 0:
             raise ValueError(f"finish_timeout must be seconds above 0, or None, got {finish_timeout!r}")
         if run_id is not None:
@@ -124,20 +152,38 @@ class WandbLogger:
         self._tags, problems = ([], {}) if tags is None else tag_texts(tags)
         raise_for(problems, where="the tags")
         self._settings = {"finish_timeout": finish_timeout or 0.0, **(settings or {})}
+        self._best = Best(best)
+        self._checkpoints = checkpoints
+        self._not_uploaded: list[str] = []
+        self._unreachable = unreachable
         # what a run that started, here or in another process, turned out to be
         self._known: dict[str, str | None] = dict.fromkeys(IDENTITY)
         self._sync_dirs: list[str] = []
         self._latest: dict[str | None, tuple[int, int | None]] = {}  # context -> step, epoch; None: any
-        self._set_idle()
+        self._place: list[int] | None = None  # in the journal, of the record that was reattached
+        self._unended = False  # an earlier attempt began the run, and did not come to its end
+        self._set_idle(os.getpid())
+        if run is not None:
+            self._attach(run)
 
-    def _set_idle(self) -> None:
-        self._run: Any = None
+    def _set_idle(self, owner: int) -> None:
+        self._run: OpenRun | None = None
         self._wandb: Any = None
-        self._pid = 0
+        self._owner = owner  # the process whose run it is, where that is settled before it starts
+        self._attached: Any = None
+        self._is_copy = False  # of a logger of an open run: that cannot leave its process
         self._at_exit: Any = None
         self._status: str | None = None
         self._fork_noticed = False
-        self._defined: set[str] = set()
+
+    def _attach(self, run: Any) -> None:
+        given = {key for key, value in {**self._given, **self._init}.items() if value is not None}
+        if not is_run(run):
+            raise TypeError(f"run must be an open wandb.Run, as wandb.init() returns it, got {run!r}")
+        if given:
+            raise ValueError(f"the run is open already, so its {', '.join(sorted(given))} cannot be chosen any more")
+        self._attached, self._id, self.placement = run, run.id, "thread"
+        self._learn(run, run.settings.mode, None)
 
     # --- the verbs -----------------------------------------------------------------------------------
 
@@ -179,12 +225,11 @@ class WandbLogger:
             del row[key]
             problems[repr(key)] = "the name has a lone surrogate: clean it with .encode(errors='replace')"
         if row and (run := self._start()):
-            self._define(f"{context}/step", f"{context}/*")
-            row |= {f"{context}/{axis}": value for axis, value in given.items()}
-            if "walltime" in given:
-                row["_timestamp"] = given["walltime"]  # W&B's own time axis; a replay is not now
-            run.log(row)
+            run.define(f"{context}/step", f"{context}/*")
+            run.log(row | {f"{context}/{axis}": value for axis, value in given.items()}, when=given.get("walltime"))
             self._latest[context] = self._latest[None] = (step, epoch)
+            if changed := self._best.add(step, row):
+                run.summarize(self._best.summary(changed))
         raise_for(problems, where=f"the {context} line of step {step}")
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -199,7 +244,7 @@ class WandbLogger:
         self._check_open("log_params")
         config = json_data(plain_params(params))
         if config and (run := self._start()):
-            run.config.update(config, allow_val_change=True)
+            run.configure(config)
 
     def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
         """Add tags to the run: strings as they are, an entry of a mapping as ``key:value``.
@@ -213,30 +258,52 @@ class WandbLogger:
         self._check_open("log_tags")
         texts, problems = tag_texts(tags)
         self._tags = merged(self._tags, texts)
-        if texts and self._start():
-            self._send_tags()
+        if texts and (run := self._start()):
+            self._tags = run.tag(self._tags)
         raise_for(problems, where="the tags")
 
     def log_other(self, key: str, value: Any) -> None:
         """Log a free-form value to the run's summary; a long text or structure as an HTML panel.
 
+        ``log_other("checkpoint", {"path": …, "step": …})`` is also uploaded, a file or a directory, as a version of
+        the artifact ``checkpoint-<run id>`` with the aliases ``latest`` and ``step-<n>``, and if it has the best value
+        so far, ``best`` and ``best-<metric>``. With ``size`` (bytes) or ``sha256`` beside them, a file that is another
+        by then is noticed. One that is gone, or was replaced, is a warning and stands in :meth:`logger_info`.
+
         Raises:
             MetricNameError: ``key`` is not a non-empty string.
             MetricValueError: ``value`` is no JSON data and no scalar.
+            StepError: a checkpoint's step is none.
             LoggerFinishedError: the run has ended.
         """
         self._check_open("log_other")
         check_name(key, "key of log_other")
         data, problem = plain_value(value)
         raise_for({} if problem is None else {key: problem}, where="log_other")
+        upload = self._checkpoints is not None and is_checkpoint(key, data)
+        if upload and data.get("step") is not None:
+            check_step(data["step"])
         text = data if isinstance(data, str) else json.dumps(data, indent=1, ensure_ascii=False)
         run = self._start()
         if run is None:
             return
         if len(text) <= LONGEST_SUMMARY_TEXT:
-            run.summary[key] = data
+            run.summarize({key: data})
         else:
-            run.log({key: self._page(text_page(text))})
+            run.log({}, {key: text_page(text)})
+        if upload:
+            self._upload(run, data)
+
+    def _upload(self, run: OpenRun, data: Mapping[str, Any]) -> None:
+        step = data.get("step")
+        if step is None:
+            step = self._latest.get(None, (0, None))[0]
+        best = self._best.aliases(step)
+        problem = run.send_checkpoint(checkpoint(f"{self._checkpoints}-{self._id}", data, step, best))
+        self._best.note_checkpoint(step)
+        if problem is not None:
+            self._not_uploaded.append(problem)
+            warnings.warn(f"W&B run {self._id}: {problem}", RuntimeWarning, stacklevel=4)
 
     def log_confusion(
         self,
@@ -279,17 +346,17 @@ class WandbLogger:
             return
         key = prefix + name
         if prefix:
-            self._define(f"{prefix}step", f"{prefix}*")
+            run.define(f"{prefix}step", f"{prefix}*")
         else:
-            self._define("step", key, f"{key}/*")
+            run.define("step", key, f"{key}/*")
+        page = confusion_page(rows, names, key if step is None else f"{key}, step {step}")
         row = {
-            key: self._page(confusion_page(rows, names, key if step is None else f"{key}, step {step}")),
             f"{key}/counts": rows,
             f"{key}/labels": names,
             f"{prefix}step": step,
             f"{prefix}epoch": epoch,
         }
-        run.log({key: value for key, value in row.items() if value is not None})
+        run.log({key: value for key, value in row.items() if value is not None}, {key: page})
 
     def finish(self, status: str) -> None:
         """End the run and wait up to ``finish_timeout`` for what is not uploaded yet.
@@ -306,23 +373,29 @@ class WandbLogger:
         """
         status = check_status(status)
         self._check_open("finish")
-        run = self._start() if self._run is not None else None
-        self._status = status
+        # also to end what an attempt before began, and send what it could not
+        run = self._start() if self._run is not None or self._unended else None
         if run is None:
+            self._status = status
             return
+        self._status = status
+        if self._attached is not None:
+            run.summarize({"status": status})
+            return  # its owner's to finish
         atexit.unregister(self._at_exit)
         try:
-            run.summary["status"] = status
-            run.finish(exit_code=EXIT_CODES[status])
+            run.summarize({"status": status})
+            run.finish(EXIT_CODES[status])
         except TimeoutError:
             raise UndeliveredError(
                 f"W&B run {self._id} was not uploaded within finish_timeout = "
-                f"{self._settings['finish_timeout']} s; nothing is lost, send the run again with: "
-                f"{self._sync_command(self._sync_dirs[-1:])}"
+                f"{self._settings['finish_timeout']} s, pending: {run.pending()}; nothing is lost, "
+                f"send the run again with: {self._sync_command(self._sync_dirs[-1:])}"
             ) from None
         except ConnectionError as error:
             release(self._wandb, error)
             raise
+        self._unended = False
 
     def run_id(self) -> str:
         """Return the run's id. It is known before the run starts."""
@@ -337,12 +410,16 @@ class WandbLogger:
 
         Works before the run has started: the id is known, the rest may be ``None``.
         """
+        place = self._place if self._run is None else self._run.place
         return {
             **{key: self._known[key] or self._given.get(key) for key in IDENTITY},
             "id": self._id,
             "tags": [*self._tags],
             "sync_dirs": [*self._sync_dirs],
             "latest": [[context, *place] for context, place in self._latest.items()],
+            "best": self._best.state(),
+            "journal": None if place is None else [*place],
+            "unended": self._unended,
         }
 
     def reattach(self, state: Any) -> None:
@@ -364,19 +441,30 @@ class WandbLogger:
                 f"reattach on W&B run {self._id}, which has started already: "
                 "call it on a new WandbLogger, before anything is logged"
             )
-        known, tags, sync_dirs, latest = checked_state(state)
+        found = checked_state(state)
+        if self._attached is not None and found.known["id"] != self._id:
+            raise RecordError(
+                f"the checkpoint belongs to W&B run {found.known['id']!r}, the open run is {self._id!r}: open it with "
+                f"wandb.init(id={found.known['id']!r}, resume='must'), or start without the checkpoint's record"
+            )
         for key in ("id", "project", "entity", "base_url"):
             given = self._given[key]
-            if given and known[key] and given.rstrip("/") != str(known[key]).rstrip("/"):
+            if given and found.known[key] and given.rstrip("/") != str(found.known[key]).rstrip("/"):
                 raise RecordError(
-                    f"the checkpoint belongs to W&B {key} {known[key]!r}, this logger was built with "
-                    f"{given!r}: build it with {known[key]!r}, or start without the checkpoint's record"
+                    f"the checkpoint belongs to W&B {key} {found.known[key]!r}, this logger was built with "
+                    f"{given!r}: build it with {found.known[key]!r}, or start without the checkpoint's record"
                 )
-        self._id = str(known.pop("id"))
-        self._known = known | {key: self._given[key] for key in ("mode", "dir") if self._given[key]}
-        self._tags = merged(tags, self._tags)
-        self._sync_dirs = merged(sync_dirs, self._sync_dirs)
-        self._latest = {context: (step, epoch) for context, step, epoch in latest}
+        if found.best is not None:
+            self._best.restore(found.best)
+        if self._attached is None:
+            self._id = str(found.known["id"])
+            self._known = {key: self._given.get(key) or found.known[key] for key in ("mode", "dir")} | {
+                key: found.known[key] for key in IDENTITY if key not in ("mode", "dir")
+            }
+            self._place, self._unended = found.place, found.unended
+        self._tags = merged(found.tags, self._tags)
+        self._sync_dirs = merged(found.sync_dirs, self._sync_dirs)
+        self._latest = {context: (step, epoch) for context, step, epoch in found.latest}
 
     def backend(self) -> Any:
         """Return the ``wandb.Run``, started if need be.
@@ -386,13 +474,13 @@ class WandbLogger:
         if self._run is None:
             self._check_open("backend")
             self._start()
-        return self._run
+        return self._attached if self._run is None else self._run.native
 
     def logger_info(self) -> dict[str, JSON]:
         """Return what people want to know of this run.
 
-        That is :meth:`logger_state`, ``started``, ``status`` and, for a run that is only on disk, the
-        ``sync_command`` that sends it.
+        That is :meth:`logger_state`, ``started``, ``status``, what became of checkpoints that were
+        ``not_uploaded`` and, for a run that is only on disk, the ``sync_command`` that sends it.
         """
         local = self._known["mode"] == "offline" and self._sync_dirs
         return {
@@ -400,19 +488,23 @@ class WandbLogger:
             "started": self._run is not None,
             "status": self._status,
             "sync_command": self._sync_command(self._sync_dirs) if local else None,
+            "not_uploaded": [*self._not_uploaded],
         }
 
     # --- pickling ------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep the recipe and the identity; the run itself stays with its process."""
-        kept = ("_given", "_id", "_init", "_tags", "_settings", "_known", "_sync_dirs", "_latest")
-        return {key: self.__dict__[key] for key in kept}
+        idle = vars(self).keys() & {"_run", "_wandb", "_attached", "_at_exit", "_status", "_fork_noticed"}
+        state = {key: value for key, value in vars(self).items() if key not in idle}
+        state["_place"] = self._place if self._run is None else self._run.place
+        state["_is_copy"] = self._is_copy or self._attached is not None
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over a recipe, ready to start."""
-        self.__dict__.update(state)
-        self._set_idle()
+        self._set_idle(state["_owner"])
+        vars(self).update(state)
 
     def __repr__(self) -> str:
         """Name the run, not its secrets."""
@@ -428,84 +520,115 @@ class WandbLogger:
                 "build a new WandbLogger, and reattach it to go on with this run"
             )
 
-    def _start(self) -> Any:
-        """Return the run, started if need be; ``None`` in a fork of the process that started it."""
-        if self._run is not None:
-            if self._pid == os.getpid():
-                return self._run
+    def _start(self) -> OpenRun | None:
+        """Return the run, started if need be; ``None`` where it is another process's."""
+        if self._is_copy or ((self._run is not None or self._attached is not None) and self._owner != os.getpid()):
             if not self._fork_noticed:
                 self._fork_noticed = True
+                copy = "copy" if self._is_copy else "fork"
                 warnings.warn(
-                    f"W&B run {self._id} belongs to process {self._pid}; this fork of it logs nothing",
+                    f"W&B run {self._id} belongs to process {self._owner}; this {copy} of it logs nothing",
                     RuntimeWarning,
                     stacklevel=3,
                 )
             return None
-        base_url = self._given["base_url"] or self._known["base_url"] or self._settings.get("base_url")
-        asked = self._given["mode"] or os.environ.get("WANDB_MODE") or self._known["mode"]
-        self._wandb, mode = load(asked, base_url, self._settings.get("api_key"))
-        known_settings = self._wandb.Settings.model_fields
-        exists = mode in _HOSTED and self._known["url"] is not None
+        if self._run is None:
+            self._run = self._open_attached() if self._attached is not None else self._open()
+            self._tags = self._run.tag(self._tags)
+            self._run.summarize(self._best.summary())
+        return self._run
+
+    def _open_attached(self) -> OpenRun:
+        self._wandb = require("wandb", extra="wandb", who="WandbLogger")
+        return OpenRun(self._wandb, self._attached, journal=False, account=None)
+
+    def _open(self) -> OpenRun:
+        base_url = self._base_url()
+        self._wandb, mode = load(self._asked_mode(), base_url, self._settings.get("api_key"))
+        who = self._check_account(mode)
+        self._unreachable = "wait"  # asked once, at the start
+        native = None
         try:
-            # no tags here: W&B would replace those of a run that exists
-            run = self._wandb.init(
+            native = start(
+                self._wandb,
+                mode,
+                base_url,
+                self._settings,
+                # no tags here: W&B would replace those of a run that exists
                 project=self._given["project"] or self._known["project"],
                 entity=self._given["entity"] or self._known["entity"],
                 id=self._id,
                 dir=self._given["dir"] or self._known["dir"],
-                mode=mode,
-                resume="must" if exists else "allow",
-                settings={
-                    # a later client may know some of these no more, and refuses what it does not know
-                    **{key: value for key, value in SETTINGS.items() if key in known_settings},
-                    **self._settings,
-                    **({"base_url": base_url} if base_url else {}),
-                },
+                resume="must" if mode in HOSTED and self._known["url"] is not None else "allow",
                 **self._init,
             )
+            self._id = native.id  # a sweep has its own idea
+            run = OpenRun(self._wandb, native, journal=mode in ("online", "offline"), account=who)
+            run.recover(self._place)
         except BaseException as error:
+            if native is not None:
+                end_abandoned(os.getpid(), native)
             release(self._wandb, error)
-            if mode != "offline" and isinstance(error, Exception):
-                server = base_url or os.environ.get("WANDB_BASE_URL") or "the default server"
-                error.add_note(
-                    f"while starting W&B run {self._id} at {server}; "
-                    "settings={'init_timeout': seconds} bounds the wait, mode='offline' needs no server"
-                )
             raise
-        self._pid, self._run = os.getpid(), run
-        self._at_exit = functools.partial(end_abandoned, self._pid, run)
+        self._owner = os.getpid()
+        self._learn(native, mode, base_url)
+        self._unended = mode != "disabled"
+        self._at_exit = functools.partial(end_abandoned, self._owner, native)
         atexit.register(self._at_exit)
-        self._id = run.id  # a sweep has its own idea
+        return run
+
+    def _learn(self, run: Any, mode: str, base_url: str | None) -> None:
+        """Take note of what a run turned out to be."""
         self._known = {
             "entity": run.entity or self._known["entity"],
             "project": run.project,
             "mode": mode,
             "dir": run.settings.root_dir,
             # an offline run has no server yet, and the client would complain at being asked for a page
-            "base_url": run.settings.base_url if mode in _HOSTED else base_url,
-            "url": run.url if mode in _HOSTED else self._known["url"],
+            "base_url": run.settings.base_url if mode in HOSTED else base_url,
+            "url": run.url if mode in HOSTED else self._known["url"],
         }
         if mode != "disabled":
             self._sync_dirs = merged(self._sync_dirs, [run.settings.sync_dir])
-        self._send_tags()
-        return run
 
-    def _send_tags(self) -> None:
-        self._tags = merged(list(self._run.tags or ()), self._tags)
-        if self._tags != list(self._run.tags or ()):
-            self._run.tags = tuple(self._tags)
+    def _base_url(self) -> str | None:
+        return self._given["base_url"] or self._known["base_url"] or self._settings.get("base_url")
 
-    def _define(self, axis: str, *metrics: str) -> None:
-        for metric in metrics:
-            # W&B allows no * but the last character; such rows are charted over its own step
-            if metric not in self._defined and "*" not in axis + metric[:-1]:
-                self._defined.add(metric)
-                self._run.define_metric(axis, hidden=True)
-                self._run.define_metric(metric, step_metric=axis)
+    def _asked_mode(self) -> str | None:
+        return self._given["mode"] or os.environ.get("WANDB_MODE") or self._known["mode"]
 
-    def _page(self, content: str) -> Any:
-        # not injected: W&B would add a style sheet from its own site
-        return self._wandb.Html(content, inject=False, data_is_not_path=True)
+    # --- before the start ----------------------------------------------------------------------------
+
+    def preflight(self) -> None:
+        """Find out whether W&B would take this run, for whoever starts it in another process.
+
+        A fan-out calls it before training begins. The server is asked once, from a process of its own, so that the
+        client is not loaded in this one.
+
+        Raises:
+            RefusedError: no API key, or one that the server does not know.
+            UnreachableError: with ``unreachable="raise"``, the server did not answer in time.
+        """
+        if self._attached is None and not self._is_copy and self._asked_mode() not in ("offline", "disabled", "dryrun"):
+            ask_elsewhere(self)
+
+    def check_account(self) -> None:
+        """Do what :meth:`preflight` does, in this process."""
+        wandb, mode = load(self._asked_mode(), self._base_url(), self._settings.get("api_key"))
+        self._wandb = wandb
+        self._check_account(mode)
+
+    def _check_account(self, mode: str) -> Account | None:
+        if mode not in HOSTED:
+            return None
+        who = account(self._wandb, self._base_url(), self._settings.get("api_key"))
+        if who is not None:
+            try:
+                check(who, PATIENCE_S if self._unreachable == "raise" else SHORT_PATIENCE_S)
+            except UnreachableError:
+                if self._unreachable == "raise":
+                    raise
+        return who
 
     def _sync_command(self, directories: Sequence[str]) -> str:
         url = self._given["base_url"] or self._known["base_url"]

@@ -48,7 +48,7 @@ class ArtifactServer(WandbServer):
         return {"project": {"artifact": {"artifactType": {"name": known[0].kind}} if known else None}}
 
     def _create(self, variables: dict[str, Any]) -> dict[str, Any]:
-        given = variables["input"] if "input" in variables else variables
+        given = variables.get("input", variables)
         name, digest = given["artifactCollectionName"], given["digest"]
         versions = [one for one in self.artifacts if one.name == name]
         found = next((one for one in versions if one.digest == digest), None)

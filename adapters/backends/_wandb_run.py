@@ -1,0 +1,218 @@
+"""An open W&B run of this process: what is sent to it, and what of it has to be sent again."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from adapters.backends._wandb_artifacts import Checkpoint, upload
+from adapters.backends._wandb_data import merged
+from adapters.backends._wandb_disk import RowsOnDisk
+from adapters.backends._wandb_journal import Arrived, Attempt, Journal, Unsure
+from adapters.backends._wandb_server import SHORT_PATIENCE_S, Account, rows_received
+
+
+class OpenRun:
+    """One ``wandb.Run``, and the journal of what it was given.
+
+    Args:
+        wandb: the client.
+        native: the run.
+        journal: whether what it is given is kept until it has arrived. Rows of several writers, and of a run that
+            somebody else logs to as well, cannot be told apart, so there is none for those.
+        account: whom to ask how many rows have arrived; ``None`` offline.
+    """
+
+    def __init__(self, wandb: Any, native: Any, *, journal: bool, account: Account | None) -> None:
+        self.native = native
+        self.pid = os.getpid()
+        self._wandb = wandb
+        self._account = account
+        self._defined: set[str] = set()
+        self._arrived = Arrived(())
+        self._attempt: Attempt | None = None
+        self._journal: Journal | None = None
+        #: entries and rows of the journal that were handed over; ``None`` if there is no journal
+        self.place: list[int] | None = None
+        if journal:
+            folder = os.path.dirname(native.settings.sync_dir)
+            self._journal = Journal(os.path.join(folder, f"unsent-{native.id}.jsonl"))
+
+    # --- what was there before -----------------------------------------------------------------------
+
+    def recover(self, place: list[int] | None) -> None:
+        """Send what earlier attempts were given and the run has not got.
+
+        Args:
+            place: what ``place`` was when the logger's record was taken; ``None`` if there is no record.
+        """
+        journal = self._journal
+        if journal is None:
+            return
+        entries, rows = place or (0, 0)
+        unsure = journal.read(entries)
+        if place is None and unsure.later:  # no record says otherwise, so all of it counts
+            unsure = journal.read(journal.entries)
+        arrived = rows if unsure.last is None else self._rows_arrived(unsure.last)
+        missing = [entry for number, entry in sorted(unsure.rows.items()) if number >= arrived]
+        self._warn_of_lost(unsure, rows, arrived, len(missing))
+        there = [entry for number, entry in unsure.later.items() if number < arrived]
+        self._arrived = Arrived([*unsure.known, *there, *(unsure.rows.values() if place is None else ())])
+        journal.rows = missing[0]["n"] if missing else max(arrived, rows)
+        self._attempt = Attempt(
+            row=journal.rows,
+            step=self.native.starting_step,
+            file=self.native.settings.sync_file,
+            online=self._account is not None,
+            keep=entries if place is not None else journal.entries,
+        )
+        for entry in there:
+            journal.add({"known": entry})
+        journal.add({"attempt": asdict(self._attempt)})
+        if unsure.config:
+            self.native.config.update(unsure.config, allow_val_change=True)
+        self.native.summary.update(unsure.summary)
+        for entry in missing:
+            self._hand_over(entry)
+            journal.rows += 1
+        for known in unsure.checkpoints:
+            checkpoint = Checkpoint(**known)
+            if checkpoint.is_unchanged():
+                upload(self._wandb, self.native, checkpoint)
+        self._settle()
+
+    def _rows_arrived(self, last: Attempt) -> int:
+        """Return how many rows of all attempts are where they cannot be lost any more."""
+        if self._account is not None and last.online:
+            return last.row + max(int(self.native.starting_step) - last.step, 0)
+        return last.row + RowsOnDisk(last.file).count()
+
+    def _warn_of_lost(self, unsure: Unsure, rows: int, arrived: int, missing: int) -> None:
+        lost = rows - arrived - missing
+        if lost > 0 and self._journal is not None:
+            warnings.warn(
+                f"{lost} rows of W&B run {self.native.id} never arrived, and {self._journal.path} does not have them: "
+                f"send the directory of the attempt before with `wandb sync`",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+    def _settle(self) -> None:
+        """What the journal has now was handed over: the record need not know more to have it sent."""
+        if self._journal is not None:
+            self.place = [self._journal.entries, self._journal.rows]
+            if self._journal.is_large:
+                self._trim()
+
+    # --- what is sent --------------------------------------------------------------------------------
+
+    def log(self, row: Mapping[str, Any], pages: Mapping[str, str] | None = None, when: float | None = None) -> None:
+        """Send one row.
+
+        Args:
+            row: key -> value, JSON data.
+            pages: key -> HTML, shown as panels.
+            when: Unix seconds; now by default.
+        """
+        row, pages = self._arrived.without(row, pages or {})
+        if not row and not pages:
+            return
+        entry = {"row": row, "pages": pages, "time": time.time() if when is None else when}
+        journal = self._journal
+        if journal is None:
+            self._hand_over(entry)
+            return
+        entry["n"] = journal.rows
+        journal.add(entry)
+        self._hand_over(entry)
+        journal.rows += 1
+        self._settle()
+
+    def _hand_over(self, entry: Mapping[str, Any]) -> None:
+        # not injected: W&B would add a style sheet from its own site
+        pages = {
+            key: self._wandb.Html(page, inject=False, data_is_not_path=True) for key, page in entry["pages"].items()
+        }
+        # W&B's own time axis; a replay is not now
+        self.native.log({**entry["row"], **pages, "_timestamp": entry["time"]})
+
+    def _trim(self) -> None:
+        if self._journal is None or self._attempt is None:
+            return
+        arrived = self.rows_arrived()
+        if arrived is not None:
+            self._journal.trim(arrived)
+
+    def rows_arrived(self) -> int | None:
+        """Return how many rows are at the server, or offline in the file; ``None`` if the server does not say."""
+        if self._attempt is None:
+            return None
+        if self._account is None:
+            return self._attempt.row + RowsOnDisk(self._attempt.file).count()
+        run = self.native
+        count = rows_received(self._account, run.entity, run.project, run.id, SHORT_PATIENCE_S)
+        return None if count is None else self._attempt.row + max(count - self._attempt.step, 0)
+
+    def pending(self) -> str:
+        """Say how many rows have not arrived."""
+        if self._journal is None:
+            return "what it was given last"
+        arrived = self.rows_arrived()
+        if arrived is None:
+            return f"up to {self._journal.rows} rows (the server does not say what it has)"
+        return f"{max(self._journal.rows - arrived, 0)} of {self._journal.rows} rows, or files"
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Add to the run's config."""
+        self._note({"config": config})
+        self.native.config.update(config, allow_val_change=True)
+        self._settle()
+
+    def summarize(self, values: Mapping[str, Any]) -> None:
+        """Add to the run's summary."""
+        self._note({"summary": values})
+        self.native.summary.update(values)
+        self._settle()
+
+    def send_checkpoint(self, checkpoint: Checkpoint) -> str | None:
+        """Upload a checkpoint; return what is wrong with it, if it cannot be."""
+        self._note({"checkpoint": asdict(checkpoint)})
+        problem = upload(self._wandb, self.native, checkpoint)
+        self._settle()
+        return problem
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        if self._journal is not None:
+            self._journal.add(entry)
+
+    def tag(self, tags: list[str]) -> list[str]:
+        """Add tags to those that the run has; return all."""
+        present = list(self.native.tags or ())
+        tags = merged(present, tags)
+        if tags != present:
+            self.native.tags = tuple(tags)
+        return tags
+
+    def define(self, axis: str, *metrics: str) -> None:
+        """Let charts of metrics be drawn over an axis."""
+        for metric in metrics:
+            # W&B allows no * but the last character; such rows are charted over its own step
+            if metric not in self._defined and "*" not in axis + metric[:-1]:
+                self._defined.add(metric)
+                self.native.define_metric(axis, hidden=True)
+                self.native.define_metric(metric, step_metric=axis)
+
+    def finish(self, exit_code: int) -> None:
+        """End the run, and forget what had to be kept until now.
+
+        Raises:
+            TimeoutError: not everything could be sent in time. It stays in the journal.
+            ConnectionError: the service died.
+        """
+        self.native.finish(exit_code=exit_code)
+        if self._journal is not None:
+            self._journal.delete()
