@@ -20,7 +20,7 @@
     ├── RankError            (ValueError)             an environment whose process rank is no number
     ├── UndeliveredError     (RuntimeError)           a replica did not get everything in time
     ├── UnreachableError     (ConnectionError)        a tracker's server is not there; later it may be
-    └── RefusedError         (PermissionError)        a tracker refuses the account; trying again does not help
+    └── RefusedError         (ValueError)             a tracker refuses the account; trying again does not help
 
 Each class is also the builtin that a caller would catch.
 """
@@ -112,5 +112,5 @@ class UnreachableError(LoggerError, ConnectionError):
     """A tracker's server cannot be reached; trying again later may help."""
 
 
-class RefusedError(LoggerError, PermissionError):
+class RefusedError(LoggerError, ValueError):
     """A tracker refuses the account it was given; trying again does not help."""

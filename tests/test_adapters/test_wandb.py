@@ -33,6 +33,7 @@ from loggers.errors import (
     StatusError,
     StepError,
 )
+from tests.test_adapters.replicas import wait_for
 from tests.test_adapters.wandb_files import OfflineRun, find_runs, read_run
 from tests.test_adapters.wandb_server import API_KEY, ENTITY, WandbServer
 
@@ -663,6 +664,67 @@ def test_an_outage_at_the_end_names_the_command_that_sends_the_rest(tmp_path: Pa
         assert words.startswith("W&B run late was not uploaded within finish_timeout = 1.0 s")
         assert told["online"] is None
         assert (before, series(weak.run("p", "late").history, "train/loss")) == (0, [(3, 0.5)])
+
+
+# --- exactly once --------------------------------------------------------------------------------------
+
+KILLED = """
+    import signal
+    lgr = WandbLogger("once", run_id={run_id!r}, mode={mode!r}, settings={{"x_file_stream_transmit_interval": 0.05}})
+    lgr.log_params({{"lr": 0.1}})
+    lgr.log_other("note", "kept")
+    for step in range(300):
+        if step == {recorded}:
+            print(json.dumps(lgr.logger_state()), flush=True)
+        lgr.log_metrics({{"loss": step / 7, "nan": float("nan")}}, step=step, walltime=1.7e9 + step)
+    print("logged", flush=True)
+    sys.stdin.readline()
+    """
+GOES_ON = """
+    lgr = WandbLogger("once", run_id={run_id!r}, mode={mode!r})
+    {reattach}
+    for step in range({recorded}, 400):
+        lgr.log_metrics({{"loss": step / 7, "nan": float("nan")}}, step=step, walltime=1.7e9 + step)
+    told["journal"] = lgr._run._journal.path
+    lgr.finish("completed")
+    """
+
+
+@pytest.mark.parametrize(("mode", "recorded", "wait_for_rows"), [
+    ("online", 250, 0), ("online", 50, 100), ("offline", 250, 0), ("offline", 50, 100), ("online", None, 100),
+])  # fmt: skip
+def test_no_row_is_lost_or_doubled_by_a_kill(
+    tmp_path: Path, server: WandbServer, mode: str, recorded: int | None, wait_for_rows: int
+) -> None:
+    """Its record knows of rows that never arrived, or does not know of some that did: each is there once."""
+    run_id = f"{mode}-{recorded}"
+    script = KILLED.format(run_id=run_id, mode=mode, recorded=recorded)
+    with start(tmp_path, script, **server.env(), WANDB_ERROR_REPORTING="false") as process:
+        assert process.stdout is not None
+        state = None if recorded is None else json.loads(process.stdout.readline())
+        assert process.stdout.readline() == "logged\n"
+        wait_for(lambda: len(rows_of(mode, tmp_path, server, run_id)) >= wait_for_rows)
+        process.kill()
+    reattach = "" if state is None else f"lgr.reattach({state!r})"
+    script = GOES_ON.format(run_id=run_id, mode=mode, recorded=recorded or 0, reattach=reattach)
+    told = run(tmp_path, script, **server.env(), WANDB_ERROR_REPORTING="false")
+    rows = rows_of(mode, tmp_path, server, run_id)
+
+    assert series(rows, "train/loss") == [(step, step / 7) for step in range(400)]
+    assert [row["train/walltime"] for row in rows] == [1.7e9 + step for step in range(400)]
+    assert [row["_timestamp"] for row in rows] == [1.7e9 + step for step in range(400)]
+    if mode == "online":
+        assert server.run("once", run_id).params == {"lr": 0.1}
+        assert server.run("once", run_id).summary["note"] == "kept"
+    assert not Path(told["journal"]).exists()
+
+
+def rows_of(mode: str, home: Path, server: WandbServer, run_id: str) -> list[dict[str, Any]]:
+    """Return the rows of all attempts, as the server has them, or would."""
+    if mode == "offline":
+        return [row for found in find_runs(home) for row in found.rows]
+    stored = server.runs.get(f"{ENTITY}/once/{run_id}")
+    return [] if stored is None else stored.history
 
 
 # --- which mode ----------------------------------------------------------------------------------------
