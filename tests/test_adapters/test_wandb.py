@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import pickle
 import re
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,72 +30,9 @@ from loggers.errors import (
     StatusError,
     StepError,
 )
-from tests.test_adapters.replicas import wait_for
 from tests.test_adapters.wandb_files import OfflineRun, find_runs, read_run
+from tests.test_adapters.wandb_scripts import environment, run, series, start, sync
 from tests.test_adapters.wandb_server import API_KEY, ENTITY, WandbServer
-
-ROOT = Path(__file__).parents[2]
-NOWHERE = "http://127.0.0.1:9"  # nothing listens there
-
-
-def environment(home: Path, **more: str) -> dict[str, str]:
-    """Return an environment without a W&B account, and without a way to the internet's W&B."""
-    kept = {
-        key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "NETRC", "XDG_"))
-    }
-    ours = {"HOME": str(home), "PYTHONPATH": str(ROOT), "WANDB_BASE_URL": NOWHERE, "NO_PROXY": "127.0.0.1"}
-    return {**kept, **ours, **more}
-
-
-@contextmanager
-def start(home: Path, script: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a script that has WandbLogger, and tells its parent what it puts into ``told``."""
-    lines = (
-        "import json, os, pickle, sys, time",
-        "from adapters.backends.wandb import WandbLogger",
-        "told = {}",
-        textwrap.dedent(script),
-        "print('TOLD ' + json.dumps(told), flush=True)",
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", "\n".join(lines)],
-        cwd=home,
-        env=environment(home, **env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def run(home: Path, script: str, **env: str) -> dict[str, Any]:
-    """Run a script to its end and return what it told."""
-    with start(home, script, **env) as process:
-        out, err = process.communicate(timeout=60)
-
-    assert process.returncode == 0, err
-    # the service may have its say on the same stdout, after the script
-    told: dict[str, Any] = json.loads(out.rpartition("TOLD ")[2].splitlines()[0])
-    return told
-
-
-def sync(command: str, home: Path, **env: str) -> None:
-    """Run a command line as a user would, with this interpreter's ``wandb`` in the path."""
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    env = environment(home, PATH=path, WANDB_ERROR_REPORTING="false", **env)
-    line = f"exec env {command}"  # no shell in between that would be killed in its stead
-    subprocess.run(line, shell=True, cwd=home, env=env, capture_output=True, timeout=60, check=True)
-
-
-def series(rows: list[dict[str, Any]], name: str, axis: str = "step") -> list[tuple[Any, Any]]:
-    """Return one metric's points as (step, value)."""
-    context = name.split("/")[0]
-    return [(row[f"{context}/{axis}"], row[name]) for row in rows if name in row]
 
 
 @pytest.fixture(scope="module")
@@ -661,70 +595,12 @@ def test_an_outage_at_the_end_names_the_command_that_sends_the_rest(tmp_path: Pa
         sync(words.partition("send the run again with: ")[2], tmp_path, WANDB_API_KEY=API_KEY)
 
         assert kind == "UndeliveredError"
-        assert words.startswith("W&B run late was not uploaded within finish_timeout = 1.0 s")
+        assert words.startswith(
+            "W&B run late was not uploaded within finish_timeout = 1.0 s, pending: 1 of 1 rows, or files; "
+            "nothing is lost, send the run again with: "
+        )
         assert told["online"] is None
         assert (before, series(weak.run("p", "late").history, "train/loss")) == (0, [(3, 0.5)])
-
-
-# --- exactly once --------------------------------------------------------------------------------------
-
-KILLED = """
-    import signal
-    lgr = WandbLogger("once", run_id={run_id!r}, mode={mode!r}, settings={{"x_file_stream_transmit_interval": 0.05}})
-    lgr.log_params({{"lr": 0.1}})
-    lgr.log_other("note", "kept")
-    for step in range(300):
-        if step == {recorded}:
-            print(json.dumps(lgr.logger_state()), flush=True)
-        lgr.log_metrics({{"loss": step / 7, "nan": float("nan")}}, step=step, walltime=1.7e9 + step)
-    print("logged", flush=True)
-    sys.stdin.readline()
-    """
-GOES_ON = """
-    lgr = WandbLogger("once", run_id={run_id!r}, mode={mode!r})
-    {reattach}
-    for step in range({recorded}, 400):
-        lgr.log_metrics({{"loss": step / 7, "nan": float("nan")}}, step=step, walltime=1.7e9 + step)
-    told["journal"] = lgr._run._journal.path
-    lgr.finish("completed")
-    """
-
-
-@pytest.mark.parametrize(("mode", "recorded", "wait_for_rows"), [
-    ("online", 250, 0), ("online", 50, 100), ("offline", 250, 0), ("offline", 50, 100), ("online", None, 100),
-])  # fmt: skip
-def test_no_row_is_lost_or_doubled_by_a_kill(
-    tmp_path: Path, server: WandbServer, mode: str, recorded: int | None, wait_for_rows: int
-) -> None:
-    """Its record knows of rows that never arrived, or does not know of some that did: each is there once."""
-    run_id = f"{mode}-{recorded}"
-    script = KILLED.format(run_id=run_id, mode=mode, recorded=recorded)
-    with start(tmp_path, script, **server.env(), WANDB_ERROR_REPORTING="false") as process:
-        assert process.stdout is not None
-        state = None if recorded is None else json.loads(process.stdout.readline())
-        assert process.stdout.readline() == "logged\n"
-        wait_for(lambda: len(rows_of(mode, tmp_path, server, run_id)) >= wait_for_rows)
-        process.kill()
-    reattach = "" if state is None else f"lgr.reattach({state!r})"
-    script = GOES_ON.format(run_id=run_id, mode=mode, recorded=recorded or 0, reattach=reattach)
-    told = run(tmp_path, script, **server.env(), WANDB_ERROR_REPORTING="false")
-    rows = rows_of(mode, tmp_path, server, run_id)
-
-    assert series(rows, "train/loss") == [(step, step / 7) for step in range(400)]
-    assert [row["train/walltime"] for row in rows] == [1.7e9 + step for step in range(400)]
-    assert [row["_timestamp"] for row in rows] == [1.7e9 + step for step in range(400)]
-    if mode == "online":
-        assert server.run("once", run_id).params == {"lr": 0.1}
-        assert server.run("once", run_id).summary["note"] == "kept"
-    assert not Path(told["journal"]).exists()
-
-
-def rows_of(mode: str, home: Path, server: WandbServer, run_id: str) -> list[dict[str, Any]]:
-    """Return the rows of all attempts, as the server has them, or would."""
-    if mode == "offline":
-        return [row for found in find_runs(home) for row in found.rows]
-    stored = server.runs.get(f"{ENTITY}/once/{run_id}")
-    return [] if stored is None else stored.history
 
 
 # --- which mode ----------------------------------------------------------------------------------------

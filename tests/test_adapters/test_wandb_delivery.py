@@ -1,0 +1,189 @@
+"""What WandbLogger was given arrives once, whatever ends the process, the client's service or the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import textwrap
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters import TeeLogger, WandbLogger
+from loggers import PlattliLogger
+from tests.test_adapters.replicas import wait_for
+from tests.test_adapters.wandb_files import find_runs
+from tests.test_adapters.wandb_scripts import environment, run, series, start
+from tests.test_adapters.wandb_server import ENTITY, WandbServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[WandbServer]:
+    """One stand-in server for the tests that use its good side."""
+    with WandbServer() as listening:
+        yield listening
+
+
+KILLED = """
+    import signal
+    lgr = WandbLogger("once", run_id={run_id!r}, mode={mode!r}, settings={{"x_file_stream_transmit_interval": 0.05}})
+    lgr.log_params({{"lr": 0.1}})
+    lgr.log_other("note", "kept")
+    for step in range(300):
+        if step == {recorded}:
+            print(json.dumps(lgr.logger_state()), flush=True)
+        lgr.log_metrics({{"loss": step / 7, "nan": float("nan")}}, step=step, walltime=1.7e9 + step)
+    print("logged", flush=True)
+    sys.stdin.readline()
+    """
+GOES_ON = """
+    lgr = WandbLogger("once", run_id={run_id!r}, mode={mode!r})
+    {reattach}
+    for step in range({recorded}, 400):
+        lgr.log_metrics({{"loss": step / 7, "nan": float("nan")}}, step=step, walltime=1.7e9 + step)
+    told["journal"] = lgr._run._journal.path
+    lgr.finish("completed")
+    """
+
+
+@pytest.mark.parametrize(("mode", "recorded", "wait_for_rows"), [
+    ("online", 250, 0), ("online", 50, 100), ("offline", 250, 0), ("offline", 50, 100), ("online", None, 100),
+])  # fmt: skip
+def test_no_row_is_lost_or_doubled_by_a_kill(
+    tmp_path: Path, server: WandbServer, mode: str, recorded: int | None, wait_for_rows: int
+) -> None:
+    """Its record knows of rows that never arrived, or does not know of some that did: each is there once."""
+    run_id = f"{mode}-{recorded}"
+    script = KILLED.format(run_id=run_id, mode=mode, recorded=recorded)
+    with start(tmp_path, script, **server.env(), WANDB_ERROR_REPORTING="false") as process:
+        assert process.stdout is not None
+        state = None if recorded is None else json.loads(process.stdout.readline())
+        assert process.stdout.readline() == "logged\n"
+        wait_for(lambda: len(rows_of(mode, tmp_path, server, run_id)) >= wait_for_rows)
+        process.kill()
+    reattach = "" if state is None else f"lgr.reattach({state!r})"
+    script = GOES_ON.format(run_id=run_id, mode=mode, recorded=recorded or 0, reattach=reattach)
+    told = run(tmp_path, script, **server.env(), WANDB_ERROR_REPORTING="false")
+    rows = rows_of(mode, tmp_path, server, run_id)
+
+    assert series(rows, "train/loss") == [(step, step / 7) for step in range(400)]
+    assert [row["train/walltime"] for row in rows] == [1.7e9 + step for step in range(400)]
+    assert [row["_timestamp"] for row in rows] == [1.7e9 + step for step in range(400)]
+    if mode == "online":
+        assert server.run("once", run_id).params == {"lr": 0.1}
+        assert server.run("once", run_id).summary["note"] == "kept"
+    assert not Path(told["journal"]).exists()
+
+
+def rows_of(mode: str, home: Path, server: WandbServer, run_id: str) -> list[dict[str, Any]]:
+    """Return the rows of all attempts, as the server has them, or would."""
+    if mode == "offline":
+        return [row for found in find_runs(home) for row in found.rows]
+    stored = server.runs.get(f"{ENTITY}/once/{run_id}")
+    return [] if stored is None else stored.history
+
+
+def test_the_next_attempt_sends_what_finish_could_not(tmp_path: Path) -> None:
+    """It has nothing to log itself: ending the run is enough, and the server then has each row once."""
+    with WandbServer() as weak:
+        script = """
+            fast = {"x_file_stream_transmit_interval": 0.05}
+            lgr = WandbLogger("p", run_id="late", finish_timeout=1.0, settings=fast)
+            lgr.log_metrics({"loss": 0.5}, step=1)
+            while not lgr._run.rows_arrived():
+                time.sleep(0.05)
+            print("arrived", flush=True)
+            sys.stdin.readline()
+            lgr.log_metrics({"loss": 0.25}, step=2)
+            try:
+                lgr.finish("early_stop")
+            except Exception as error:
+                told["error"] = [type(error).__name__, str(error)]
+            told["state"] = lgr.logger_state()
+            """
+        with start(tmp_path, script, **weak.env(), WANDB_ERROR_REPORTING="false") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "arrived\n"
+            weak.behave(file_stream="error")
+            out, err = process.communicate("\n", timeout=60)
+        assert process.returncode == 0, err
+        told = json.loads(out.rpartition("TOLD ")[2].splitlines()[0])
+        weak.behave(file_stream="ok")
+        again = f"""
+            lgr = WandbLogger()
+            lgr.reattach({told["state"]!r})
+            lgr.finish("early_stop")
+            told["unended"] = lgr.logger_state()["unended"]
+            """
+        unended = run(tmp_path, again, **weak.env(), WANDB_ERROR_REPORTING="false")["unended"]
+        stored = weak.run("p", "late")
+
+    assert told["error"][0] == "UndeliveredError"
+    assert "pending: 1 of 2 rows" in told["error"][1]
+    assert told["state"]["unended"]
+    assert not unended
+    assert series(stored.history, "train/loss") == [(1, 0.5), (2, 0.25)]
+    assert (stored.exit_code, stored.summary["status"]) == (0, "early_stop")
+
+
+def test_a_program_that_replaces_another_in_its_process_goes_on_with_the_run(
+    tmp_path: Path, server: WandbServer
+) -> None:
+    """The service that the first one left is ended: it has the run open, and would send rows of it as well."""
+    later = """
+        import json, os, sys
+        from adapters.backends.wandb import WandbLogger
+        lgr = WandbLogger("p")
+        lgr.reattach(json.loads(sys.argv[1]))
+        lgr.log_metrics({"loss": 0.25}, step=2)
+        lgr.finish("completed")
+        """
+    (tmp_path / "later.py").write_text(textwrap.dedent(later))
+    script = """
+        lgr = WandbLogger("p", run_id="replaced", settings={"x_file_stream_transmit_interval": 30.0})
+        lgr.log_metrics({"loss": 0.5}, step=1)
+        os.execv(sys.executable, [sys.executable, "later.py", json.dumps(lgr.logger_state())])
+        """
+    with start(tmp_path, script, **server.env(), WANDB_ERROR_REPORTING="false") as process:
+        _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err
+    assert series(server.run("p", "replaced").history, "train/loss") == [(1, 0.5), (2, 0.25)]
+
+
+def test_a_follower_whose_service_is_killed_starts_another(
+    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wandb-core dies in the middle of a run, with rows in its memory: the server gets all of them, once."""
+    for name, value in environment(tmp_path, **server.env(), WANDB_ERROR_REPORTING="false").items():
+        monkeypatch.setenv(name, value)
+    tracker = WandbLogger("killed", run_id="core", dir=tmp_path, mode="online")
+    tee = TeeLogger(PlattliLogger(tmp_path / "run"), tracker, finish_timeout=60.0, poll=0.05)
+    for step in range(200):
+        tee.log_metrics({"loss": step / 3}, step=step)
+    wait_for(lambda: tee.report()[0]["delivered"] == 200)
+    core = service_of(tmp_path / "run")
+    os.kill(core, signal.SIGKILL)
+    for step in range(200, 400):
+        tee.log_metrics({"loss": step / 3}, step=step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tee.finish("completed")
+    stored = server.run("killed", "core")
+
+    assert series(stored.history, "train/loss") == [(step, step / 3) for step in range(400)]
+    assert len(tee.report()[0]["info"]["sync_dirs"]) == 2
+    assert (stored.exit_code, stored.summary["status"]) == (0, "completed")
+
+
+def service_of(run_dir: Path) -> int:
+    """Return the process id of the wandb-core of a run's only follower."""
+    (lock,) = (run_dir / ".followers").glob("*.lock")
+    follower = lock.read_text().split()[0]
+    children = " ".join(path.read_text() for path in Path(f"/proc/{follower}/task").glob("*/children")).split()
+    (core,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("wandb-core")]
+    return int(core)
