@@ -30,7 +30,7 @@ def server() -> Iterator[WandbServer]:
 
 KILLED = """
     import signal
-    lgr = WandbLogger("once", run_id={run_id!r}, mode={mode!r}, settings={{"x_file_stream_transmit_interval": 0.05}})
+    lgr = WandbLogger("once", run_id={run_id!r}, mode={mode!r}, settings={{"x_file_stream_transmit_interval": 1.0}})
     lgr.log_params({{"lr": 0.1}})
     lgr.log_other("note", "kept")
     for step in range(300):
@@ -91,7 +91,7 @@ def test_the_next_attempt_sends_what_finish_could_not(tmp_path: Path) -> None:
     """It has nothing to log itself: ending the run is enough, and the server then has each row once."""
     with WandbServer() as weak:
         script = """
-            fast = {"x_file_stream_transmit_interval": 0.05}
+            fast = {"x_file_stream_transmit_interval": 1.0}
             lgr = WandbLogger("p", run_id="late", finish_timeout=1.0, settings=fast)
             lgr.log_metrics({"loss": 0.5}, step=1)
             while not lgr._run.rows_arrived():
