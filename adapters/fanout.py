@@ -118,6 +118,7 @@ class TeeLogger:
         self._pid = os.getpid()
         self._started = False
         self._finished = False
+        self._asked = False
         #: what happened to replicas and the caller has not been told yet
         self._news: list[str] = []
         self._replicas: list[Replica] = []
@@ -143,6 +144,8 @@ class TeeLogger:
         **axes: Any,
     ) -> None:
         """Log one line; see :meth:`loggers.contract.Logger.log_metrics`. Raises what the primary raises."""
+        if not self._asked:
+            self._ask()
         given = values = metrics
         if type(metrics) is not dict or {*map(type, metrics.values())} != _FLOATS:
             # converted once, so that what lies on a device is fetched once for everybody
@@ -207,6 +210,8 @@ class TeeLogger:
         self._all(log_confusion, matrix, labels, epoch=epoch, step=step, context=context, name=name)
 
     def _all(self, verb: Any, *args: Any, **kwargs: Any) -> None:
+        if not self._asked:
+            self._ask()
         verb(self._primary, *args, **kwargs)
         if not self._started:
             self._start()
@@ -294,6 +299,7 @@ class TeeLogger:
             raise RecordError(f"expected the state of a TeeLogger (primary, replicas), got {state!r:.200}")
         if self._started:
             raise RecordError("this tee has begun to log already: reattach before logging anything")
+        self._ask()
         if not is_written(self._run_path()):  # else its owner lives, with its followers, and the primary says so
             for replica in self._replicas:
                 # the follower of a killed process delivers the rest before the primary cuts it off
@@ -353,6 +359,15 @@ class TeeLogger:
                 f"adopt(directory) first"
             )
         return path
+
+    def _ask(self) -> None:
+        """Let the replicas say, before anything is written, what would keep them from ever starting."""
+        self._asked = True
+        if self._forked():
+            return
+        for replica in self._replicas:
+            if (preflight := getattr(replica.logger, "preflight", None)) is not None:
+                preflight()
 
     def _start(self, *, resumed: bool = False) -> None:
         """Start the followers: the primary has begun, so there is a run to follow."""

@@ -83,6 +83,7 @@ class WandbServer:
         self.unknown: list[str] = []  # what it had no answer to; a test that finds entries should fail
         self.graphql = "ok"
         self.file_stream = "ok"
+        self._taken: dict[tuple[str, str, str], int] = {}  # run, writer and file -> lines it has sent
         self._lock = threading.Lock()
         self._listen(0)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -226,13 +227,22 @@ class WandbServer:
         },
     }
 
-    def append(self, key: str, body: dict[str, Any]) -> None:
-        """Take one file-stream request: lines at offsets, and perhaps the end of the run."""
+    def append(self, key: str, body: dict[str, Any], writer: str | None = None) -> None:
+        """Take one file-stream request: lines at offsets, and perhaps the end of the run.
+
+        The offsets of one ``writer`` of several count its own lines.
+        """
         with self._lock:
             run = self.runs[key]
             for name, part in (body.get("files") or {}).items():
                 lines, content = run.streams.setdefault(name, []), part.get("content", [])
                 start = 0 if name == "wandb-summary.json" else part.get("offset", len(lines))
+                if writer is not None and name != "wandb-summary.json":
+                    # those it has sent before, in a request whose answer it did not get, are there
+                    taken = self._taken.get((key, writer, name), start)
+                    self._taken[key, writer, name] = max(taken, start + len(content))
+                    lines += content[taken - start :]
+                    continue
                 lines[start:] = content
             run.complete = bool(body.get("complete", run.complete))
             if body.get("exitcode") is not None:
@@ -338,7 +348,8 @@ class _Handler(BaseHTTPRequestHandler):
             owner.unknown.append(f"POST {self.path}")
             self._reply({}, 404)
         elif not self._misbehave(owner.file_stream):
-            owner.append(unquote(stream.group(1)), json.loads(body))
+            writer = self.headers.get("x-wandb-async-client-id")  # in shared mode
+            owner.append(unquote(stream.group(1)), json.loads(body), writer)
             self._reply({"exitcode": None, "limits": {}})
 
     def do_PUT(self) -> None:
