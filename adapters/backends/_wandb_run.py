@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import takewhile
 from typing import Any
 
 from adapters.backends._wandb_artifacts import Checkpoint, upload
@@ -36,6 +37,7 @@ class OpenRun:
         self._arrived = Arrived(())
         self._attempt: Attempt | None = None
         self._journal: Journal | None = None
+        self._recorded = 0  # rows that a record knows of
         #: entries and rows of the journal that were handed over; ``None`` if there is no journal
         self.place: list[int] | None = None
         if journal:
@@ -79,11 +81,17 @@ class OpenRun:
         for entry in missing:
             self._hand_over(entry)
             journal.rows += 1
-        for known in unsure.checkpoints:
-            checkpoint = Checkpoint(**known)
-            if checkpoint.is_unchanged():
-                upload(self._wandb, self.native, checkpoint)
+        self._send_again([Checkpoint(**known) for known in unsure.checkpoints])
         self._settle()
+
+    def _send_again(self, checkpoints: list[Checkpoint]) -> None:
+        """Upload what may not have been: the same content as a version that is there becomes that version.
+
+        From the end back to the first that is not what it was: the client calls the last one ``latest``.
+        """
+        unchanged = takewhile(Checkpoint.is_unchanged, reversed(checkpoints))
+        for checkpoint in reversed([*unchanged]):
+            upload(self._wandb, self.native, checkpoint)
 
     def _rows_arrived(self, last: Attempt) -> int:
         """Return how many rows of all attempts are where they cannot be lost any more."""
@@ -102,7 +110,7 @@ class OpenRun:
             )
 
     def _settle(self) -> None:
-        """What the journal has now was handed over: the record need not know more to have it sent."""
+        """Take note that what the journal has now was handed over."""
         if self._journal is not None:
             self.place = [self._journal.entries, self._journal.rows]
             if self._journal.is_large:
@@ -141,11 +149,15 @@ class OpenRun:
         self.native.log({**entry["row"], **pages, "_timestamp": entry["time"]})
 
     def _trim(self) -> None:
-        if self._journal is None or self._attempt is None:
-            return
         arrived = self.rows_arrived()
-        if arrived is not None:
-            self._journal.trim(arrived)
+        if self._journal is not None and arrived is not None:
+            self._journal.trim(min(arrived, self._recorded))
+
+    def record(self) -> list[int] | None:
+        """Return ``place``, for a record that the next attempt may go on from: rows behind it are kept."""
+        if self.place is not None:
+            self._recorded = self.place[1]
+        return self.place
 
     def rows_arrived(self) -> int | None:
         """Return how many rows are at the server, or offline in the file; ``None`` if the server does not say."""

@@ -410,7 +410,7 @@ class WandbLogger:
 
         Works before the run has started: the id is known, the rest may be ``None``.
         """
-        place = self._place if self._run is None else self._run.place
+        place = self._place if self._run is None else self._run.record()
         return {
             **{key: self._known[key] or self._given.get(key) for key in IDENTITY},
             "id": self._id,

@@ -29,7 +29,8 @@ def server() -> Iterator[WandbServer]:
 
 
 KILLED = """
-    import signal
+    from adapters.backends import _wandb_journal
+    _wandb_journal.LARGEST = 10000
     lgr = WandbLogger("once", run_id={run_id!r}, mode={mode!r}, settings={{"x_file_stream_transmit_interval": 1.0}})
     lgr.log_params({{"lr": 0.1}})
     lgr.log_other("note", "kept")
