@@ -18,7 +18,10 @@ from tests.test_adapters.wandb_scripts import environment, run, start
 
 
 def test_versions_aliases_and_what_cannot_be_uploaded(tmp_path: Path) -> None:
-    """A file, a directory, the best so far; one that is gone, or another by now, is said and fails nothing."""
+    """A file, a directory, the best so far; one that is gone, or another by now, is said and fails nothing.
+
+    Without ``checkpoints=`` none is uploaded; what was said of it is in the summary all the same.
+    """
     (tmp_path / "1.pt").write_bytes(b"one")
     (tmp_path / "2").mkdir()
     (tmp_path / "2" / "weights").write_bytes(b"two")
@@ -50,6 +53,9 @@ def test_versions_aliases_and_what_cannot_be_uploaded(tmp_path: Path) -> None:
             except Exception as error:
                 told["bad step"] = type(error).__name__
             lgr.finish("completed")
+            lgr = WandbLogger("p", run_id="none", checkpoints=None)
+            lgr.log_other("checkpoint", {{"path": "1.pt", "step": 1}})
+            lgr.finish("completed")
             """,
             **server.env(),
             WANDB_ERROR_REPORTING="false",
@@ -79,25 +85,8 @@ def test_versions_aliases_and_what_cannot_be_uploaded(tmp_path: Path) -> None:
     assert told["warned"] == [f"W&B run run 7: {problem}" for problem in told["info"]]
     assert told["bad step"] == StepError.__name__
     assert unknown == []
-
-
-def test_none_are_uploaded_if_nobody_wants_them(tmp_path: Path) -> None:
-    """What was said of them is in the summary all the same."""
-    (tmp_path / "1.pt").write_bytes(b"one")
-    with ArtifactServer() as server:
-        run(
-            tmp_path,
-            """
-            lgr = WandbLogger("p", run_id="r", checkpoints=None)
-            lgr.log_other("checkpoint", {"path": "1.pt", "step": 1})
-            lgr.finish("completed")
-            """,
-            **server.env(),
-            WANDB_ERROR_REPORTING="false",
-        )
-
-    assert server.artifacts == []
-    assert server.run("p", "r").summary["checkpoint"] == {"path": "1.pt", "step": 1}
+    assert {version.name for version in server.artifacts} == {"checkpoint-run-7"}
+    assert server.run("p", "none").summary["checkpoint"] == {"path": "1.pt", "step": 1}
 
 
 def test_a_follower_uploads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from adapters import TeeLogger, WandbLogger
+from adapters.backends._wandb_server import Account, check, rows_received
 from loggers import PlattliLogger
 from loggers.errors import RefusedError, UnreachableError
 from tests.test_adapters.wandb_files import find_runs
@@ -51,7 +52,7 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_written(home: Pat
         tee = TeeLogger(PlattliLogger(home / "run"), eager)
         with pytest.raises(UnreachableError) as raised:
             tee.log_params({"lr": 0.1})
-        WandbLogger("p", base_url=url, settings=settings).preflight()
+    WandbLogger("p", base_url="http://127.0.0.1:9", settings=settings).preflight()
 
     assert str(raised.value).startswith(f"the W&B server {url} cannot be reached (")
     assert str(raised.value).endswith(
@@ -65,7 +66,6 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_written(home: Pat
     ("key", "behaviour", "words"),
     [
         (API_KEY, "unauthorized", "the W&B server {url} refuses the API key (HTTP 401): check WANDB_API_KEY, "),
-        ("short", "ok", "the API key for the W&B server {url} is none (API key "),
         (None, "ok", "there is no API key for the W&B server {url}: run `wandb login --host {url}`, set WANDB_API_KEY"),
     ],
 )
@@ -85,17 +85,27 @@ def test_bad_credentials_are_said_before_anything_is_written(
     assert not (home / "run").exists()
 
 
-def test_a_server_that_knows_nobody_by_the_key(home: Path) -> None:
-    """It answers, but with no viewer."""
+def test_a_server_that_knows_nobody_by_the_key() -> None:
+    """It answers, but with no viewer; or not in the way of a W&B server."""
 
     class Forgetful(WandbServer):
         def answer(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
             return {"viewer": None}
 
     with Forgetful() as server:
-        logger = WandbLogger("p", base_url=server.url, settings={"api_key": API_KEY})
+        who = Account(server.url, API_KEY, {})
         with pytest.raises(RefusedError, match="knows nobody by this API key"):
-            logger.preflight()
+            check(who, 5.0)
+        server.behave(graphql="error")
+        with pytest.raises(UnreachableError, match="HTTP Error 500"):
+            check(who, 5.0)
+        assert rows_received(who, "e", "p", "r", 5.0) is None
+
+
+def test_a_key_that_is_none_is_not_sent(home: Path) -> None:
+    """What the client would refuse is said in its words."""
+    with pytest.raises(RefusedError, match=r"the API key for the W&B server http://127\.0\.0\.1:9 is none \(API key"):
+        WandbLogger("p", mode="online", settings={"api_key": "short"}).check_account()
 
 
 def test_an_offline_run_asks_nobody(home: Path) -> None:
