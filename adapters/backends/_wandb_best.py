@@ -31,6 +31,7 @@ class Best:
                     f"best maps metrics to 'min' or 'max', such as {dict(DEFAULT)}, got {metric!r}: {direction!r}"
                 )
         self._directions = dict(directions)
+        self._ways: dict[str, str | None] = {}  # metric -> direction, as found before
         self._found: dict[str, list[tuple[int, float]]] = {}  # metric -> step, value; each better than the one before
         self._checkpoint = -1  # the step of the latest checkpoint
         self._resumed: set[str] = set()  # metrics of which nothing came since the state was taken over
@@ -78,9 +79,10 @@ class Best:
         return changed
 
     def _direction(self, metric: str) -> str | None:
-        if metric in self._directions:
-            return self._directions[metric]
-        return next((way for pattern, way in self._directions.items() if fnmatchcase(metric, pattern)), None)
+        if metric not in self._ways:
+            fits = (way for pattern, way in self._directions.items() if fnmatchcase(metric, pattern))
+            self._ways[metric] = self._directions.get(metric) or next(fits, None)
+        return self._ways[metric]
 
     def summary(self, metrics: Iterable[str] | None = None) -> dict[str, Any]:
         """Return what a run's summary says of some metrics, or all: ``best/<metric>`` and ``best_step/<metric>``."""

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from adapters._require import require
-from adapters.backends._wandb_server import Account
-from loggers.errors import RefusedError
+from adapters.backends._wandb_server import PATIENCE_S, SHORT_PATIENCE_S, Account, check
+from loggers.errors import RefusedError, UnreachableError
 
 MODES: Final = ("online", "offline", "disabled", "shared")
 #: Those that need a server.
@@ -103,12 +103,34 @@ def _default_mode(wandb: ModuleType, base_url: str | None, api_key: str | None) 
     return "offline"
 
 
-def account(wandb: ModuleType, base_url: str | None, api_key: str | None) -> Account | None:
-    """Return where an online run will go, and as whom; ``None`` if only the client can tell (identity tokens).
+def ask(wandb: ModuleType, mode: str, base_url: str | None, api_key: str | None, *, patient: bool) -> Account | None:
+    """Ask the server of an online run whether it is there, and knows the key.
+
+    Args:
+        wandb: the client.
+        mode: a run that is not online asks nobody.
+        base_url, api_key: as they were given.
+        patient: whether a server that is not there is no error.
+
+    Returns:
+        Where to ask more, and as whom; ``None`` offline, or if only the client can tell (identity tokens).
 
     Raises:
-        RefusedError: there is no key, where the client would ask for one on a terminal, or it cannot be one.
+        RefusedError: there is no key, where the client would ask for one on a terminal; or it is malformed, or not
+            known to the server.
+        UnreachableError: no answer in time.
     """
+    account = _account(wandb, base_url, api_key) if mode in HOSTED else None
+    if account is not None:
+        try:
+            check(account, SHORT_PATIENCE_S if patient else PATIENCE_S)
+        except UnreachableError:
+            if not patient:
+                raise
+    return account
+
+
+def _account(wandb: ModuleType, base_url: str | None, api_key: str | None) -> Account | None:
     settings = _settings(wandb)
     url = str(base_url or settings.base_url).rstrip("/")
     key = _key(settings, url, api_key)

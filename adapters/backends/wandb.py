@@ -11,8 +11,6 @@ import atexit
 import functools
 import json
 import os
-import secrets
-import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal
@@ -20,12 +18,9 @@ from typing import Any, ClassVar, Final, Literal
 from adapters._require import require
 from adapters.backends._wandb_artifacts import checkpoint, is_checkpoint
 from adapters.backends._wandb_best import DEFAULT, Best
-from adapters.backends._wandb_client import HOSTED, MODES, account, end_abandoned, load, release, start
+from adapters.backends._wandb_client import ask, end_abandoned, load, release, start
 from adapters.backends._wandb_data import (
-    IDENTITY,
-    check_id,
     check_name,
-    check_project,
     checked_state,
     is_run,
     is_text,
@@ -34,11 +29,11 @@ from adapters.backends._wandb_data import (
     tag_texts,
 )
 from adapters.backends._wandb_html import confusion_page, text_page
+from adapters.backends._wandb_identity import Identity
 from adapters.backends._wandb_preflight import ask_elsewhere
 from adapters.backends._wandb_run import OpenRun
-from adapters.backends._wandb_server import PATIENCE_S, SHORT_PATIENCE_S, Account, check
 from loggers.contract import JSON
-from loggers.errors import LoggerFinishedError, RecordError, UndeliveredError, UnreachableError
+from loggers.errors import LoggerFinishedError, RecordError, UndeliveredError
 from loggers.values import (
     check_confusion,
     check_context,
@@ -128,37 +123,21 @@ class WandbLogger:
     ) -> None:
         if run is None and is_run(project):
             project, run = None, project
-        if mode is not None and mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))} or None, got {mode!r}")
         if unreachable not in ("wait", "raise"):
             raise ValueError(f"unreachable must be 'wait' or 'raise', got {unreachable!r}")
         if finish_timeout is not None and not finish_timeout > 0:
             raise ValueError(f"finish_timeout must be seconds above 0, or None, got {finish_timeout!r}")
-        if run_id is not None:
-            check_id(run_id)
-        if project is not None:
-            check_project(project)
-        self._given: dict[str, str | None] = {
-            "project": project,
-            "entity": entity,
-            "id": run_id,
-            "mode": mode,
-            "dir": None if dir is None else os.path.abspath(dir),
-            "base_url": base_url,
-        }
-        # secrets, not random: two runs with the same seed must not share an id
-        self._id: str = run_id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(8)
+        self._settings = {"finish_timeout": finish_timeout or 0.0, **(settings or {})}
+        directory = None if dir is None else os.path.abspath(dir)
+        given = {"id": run_id, "project": project, "entity": entity, "mode": mode, "dir": directory}
+        self._who = Identity({**given, "base_url": base_url}, self._settings)
         self._init = {"name": name, "group": group, "job_type": job_type, "notes": notes}
         self._tags, problems = ([], {}) if tags is None else tag_texts(tags)
         raise_for(problems, where="the tags")
-        self._settings = {"finish_timeout": finish_timeout or 0.0, **(settings or {})}
         self._best = Best(best)
         self._checkpoints = checkpoints
         self._not_uploaded: list[str] = []
         self._unreachable = unreachable
-        # what a run that started, here or in another process, turned out to be
-        self._known: dict[str, str | None] = dict.fromkeys(IDENTITY)
-        self._sync_dirs: list[str] = []
         self._latest: dict[str | None, tuple[int, int | None]] = {}  # context -> step, epoch; None: any
         self._place: list[int] | None = None  # in the journal, of the record that was reattached
         self._unended = False  # an earlier attempt began the run, and did not come to its end
@@ -177,13 +156,12 @@ class WandbLogger:
         self._fork_noticed = False
 
     def _attach(self, run: Any) -> None:
-        given = {key for key, value in {**self._given, **self._init}.items() if value is not None}
         if not is_run(run):
             raise TypeError(f"run must be an open wandb.Run, as wandb.init() returns it, got {run!r}")
-        if given:
-            raise ValueError(f"the run is open already, so its {', '.join(sorted(given))} cannot be chosen any more")
-        self._attached, self._id, self.placement = run, run.id, "thread"
-        self._learn(run, run.settings.mode, None)
+        if given := sorted(key for key, value in {**self._who.given, **self._init}.items() if value is not None):
+            raise ValueError(f"the run is open already, so its {', '.join(given)} cannot be chosen any more")
+        self._attached, self.placement = run, "thread"
+        self._who.learn(run, run.settings.mode)
 
     # --- the verbs -----------------------------------------------------------------------------------
 
@@ -299,11 +277,11 @@ class WandbLogger:
         if step is None:
             step = self._latest.get(None, (0, None))[0]
         best = self._best.aliases(step)
-        problem = run.send_checkpoint(checkpoint(f"{self._checkpoints}-{self._id}", data, step, best))
+        problem = run.send_checkpoint(checkpoint(f"{self._checkpoints}-{self._who.id}", data, step, best))
         self._best.note_checkpoint(step)
         if problem is not None:
             self._not_uploaded.append(problem)
-            warnings.warn(f"W&B run {self._id}: {problem}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"W&B run {self._who.id}: {problem}", RuntimeWarning, stacklevel=4)
 
     def log_confusion(
         self,
@@ -388,9 +366,9 @@ class WandbLogger:
             run.finish(EXIT_CODES[status])
         except TimeoutError:
             raise UndeliveredError(
-                f"W&B run {self._id} was not uploaded within finish_timeout = "
+                f"W&B run {self._who.id} was not uploaded within finish_timeout = "
                 f"{self._settings['finish_timeout']} s, pending: {run.pending()}; nothing is lost, "
-                f"send the run again with: {self._sync_command(self._sync_dirs[-1:])}"
+                f"send the run again with: {self._who.sync_command(self._who.sync_dirs[-1:])}"
             ) from None
         except ConnectionError as error:
             release(self._wandb, error)
@@ -399,11 +377,11 @@ class WandbLogger:
 
     def run_id(self) -> str:
         """Return the run's id. It is known before the run starts."""
-        return self._id
+        return self._who.id
 
     def run_url(self) -> str | None:
         """Return the run's page, or ``None`` offline and before the run has started."""
-        return None if self._known["mode"] == "offline" else self._known["url"]
+        return self._who.url
 
     def logger_state(self) -> dict[str, JSON]:
         """Return what another process needs to go on with this run.
@@ -412,10 +390,8 @@ class WandbLogger:
         """
         place = self._place if self._run is None else self._run.record()
         return {
-            **{key: self._known[key] or self._given.get(key) for key in IDENTITY},
-            "id": self._id,
+            **self._who.state(),
             "tags": [*self._tags],
-            "sync_dirs": [*self._sync_dirs],
             "latest": [[context, *place] for context, place in self._latest.items()],
             "best": self._best.state(),
             "journal": None if place is None else [*place],
@@ -438,32 +414,21 @@ class WandbLogger:
         """
         if self._run is not None or self._status is not None:
             raise RecordError(
-                f"reattach on W&B run {self._id}, which has started already: "
+                f"reattach on W&B run {self._who.id}, which has started already: "
                 "call it on a new WandbLogger, before anything is logged"
             )
         found = checked_state(state)
-        if self._attached is not None and found.known["id"] != self._id:
+        if self._attached is None:
+            self._who.adopt(found.known, found.sync_dirs)
+            self._place, self._unended = found.place, found.unended
+        elif found.known["id"] != self._who.id:
             raise RecordError(
-                f"the checkpoint belongs to W&B run {found.known['id']!r}, the open run is {self._id!r}: open it with "
-                f"wandb.init(id={found.known['id']!r}, resume='must'), or start without the checkpoint's record"
+                f"the checkpoint belongs to W&B run {found.known['id']!r}, the open run is {self._who.id!r}: open it "
+                f"with wandb.init(id={found.known['id']!r}, resume='must'), or start without the checkpoint's record"
             )
-        for key in ("id", "project", "entity", "base_url"):
-            given = self._given[key]
-            if given and found.known[key] and given.rstrip("/") != str(found.known[key]).rstrip("/"):
-                raise RecordError(
-                    f"the checkpoint belongs to W&B {key} {found.known[key]!r}, this logger was built with "
-                    f"{given!r}: build it with {found.known[key]!r}, or start without the checkpoint's record"
-                )
         if found.best is not None:
             self._best.restore(found.best)
-        if self._attached is None:
-            self._id = str(found.known["id"])
-            self._known = {key: self._given.get(key) or found.known[key] for key in ("mode", "dir")} | {
-                key: found.known[key] for key in IDENTITY if key not in ("mode", "dir")
-            }
-            self._place, self._unended = found.place, found.unended
         self._tags = merged(found.tags, self._tags)
-        self._sync_dirs = merged(found.sync_dirs, self._sync_dirs)
         self._latest = {context: (step, epoch) for context, step, epoch in found.latest}
 
     def backend(self) -> Any:
@@ -482,12 +447,12 @@ class WandbLogger:
         That is :meth:`logger_state`, ``started``, ``status``, what became of checkpoints that were
         ``not_uploaded`` and, for a run that is only on disk, the ``sync_command`` that sends it.
         """
-        local = self._known["mode"] == "offline" and self._sync_dirs
+        local = self._who.known["mode"] == "offline" and self._who.sync_dirs
         return {
             **self.logger_state(),
             "started": self._run is not None,
             "status": self._status,
-            "sync_command": self._sync_command(self._sync_dirs) if local else None,
+            "sync_command": self._who.sync_command(self._who.sync_dirs) if local else None,
             "not_uploaded": [*self._not_uploaded],
         }
 
@@ -508,7 +473,7 @@ class WandbLogger:
 
     def __repr__(self) -> str:
         """Name the run, not its secrets."""
-        shown = {"project": self._known["project"] or self._given["project"], "run_id": self._id}
+        shown = {"project": self._who.state()["project"], "run_id": self._who.id}
         return f"WandbLogger({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
 
     # --- the run -------------------------------------------------------------------------------------
@@ -516,7 +481,7 @@ class WandbLogger:
     def _check_open(self, verb: str) -> None:
         if self._status is not None:
             raise LoggerFinishedError(
-                f"{verb} after finish({self._status!r}): W&B run {self._id} has ended; "
+                f"{verb} after finish({self._status!r}): W&B run {self._who.id} has ended; "
                 "build a new WandbLogger, and reattach it to go on with this run"
             )
 
@@ -527,7 +492,7 @@ class WandbLogger:
                 self._fork_noticed = True
                 copy = "copy" if self._is_copy else "fork"
                 warnings.warn(
-                    f"W&B run {self._id} belongs to process {self._owner}; this {copy} of it logs nothing",
+                    f"W&B run {self._who.id} belongs to process {self._owner}; this {copy} of it logs nothing",
                     RuntimeWarning,
                     stacklevel=3,
                 )
@@ -543,27 +508,16 @@ class WandbLogger:
         return OpenRun(self._wandb, self._attached, journal=False, account=None)
 
     def _open(self) -> OpenRun:
-        base_url = self._base_url()
-        self._wandb, mode = load(self._asked_mode(), base_url, self._settings.get("api_key"))
-        who = self._check_account(mode)
+        who, key = self._who, self._settings.get("api_key")
+        self._wandb, mode = load(who.asked_mode, who.base_url, key)
+        account = ask(self._wandb, mode, who.base_url, key, patient=self._unreachable == "wait")
         self._unreachable = "wait"  # asked once, at the start
         native = None
         try:
-            native = start(
-                self._wandb,
-                mode,
-                base_url,
-                self._settings,
-                # no tags here: W&B would replace those of a run that exists
-                project=self._given["project"] or self._known["project"],
-                entity=self._given["entity"] or self._known["entity"],
-                id=self._id,
-                dir=self._given["dir"] or self._known["dir"],
-                resume="must" if mode in HOSTED and self._known["url"] is not None else "allow",
-                **self._init,
-            )
-            self._id = native.id  # a sweep has its own idea
-            run = OpenRun(self._wandb, native, journal=mode in ("online", "offline"), account=who)
+            # no tags here: W&B would replace those of a run that exists
+            arguments = {**who.arguments(mode), **self._init}
+            native = start(self._wandb, mode, who.base_url, self._settings, **arguments)
+            run = OpenRun(self._wandb, native, journal=mode in ("online", "offline"), account=account)
             run.recover(self._place)
         except BaseException as error:
             if native is not None:
@@ -571,31 +525,11 @@ class WandbLogger:
             release(self._wandb, error)
             raise
         self._owner = os.getpid()
-        self._learn(native, mode, base_url)
+        who.learn(native, mode)
         self._unended = mode != "disabled"
         self._at_exit = functools.partial(end_abandoned, self._owner, native)
         atexit.register(self._at_exit)
         return run
-
-    def _learn(self, run: Any, mode: str, base_url: str | None) -> None:
-        """Take note of what a run turned out to be."""
-        self._known = {
-            "entity": run.entity or self._known["entity"],
-            "project": run.project,
-            "mode": mode,
-            "dir": run.settings.root_dir,
-            # an offline run has no server yet, and the client would complain at being asked for a page
-            "base_url": run.settings.base_url if mode in HOSTED else base_url,
-            "url": run.url if mode in HOSTED else self._known["url"],
-        }
-        if mode != "disabled":
-            self._sync_dirs = merged(self._sync_dirs, [run.settings.sync_dir])
-
-    def _base_url(self) -> str | None:
-        return self._given["base_url"] or self._known["base_url"] or self._settings.get("base_url")
-
-    def _asked_mode(self) -> str | None:
-        return self._given["mode"] or os.environ.get("WANDB_MODE") or self._known["mode"]
 
     # --- before the start ----------------------------------------------------------------------------
 
@@ -609,31 +543,12 @@ class WandbLogger:
             RefusedError: no API key, or one that the server does not know.
             UnreachableError: with ``unreachable="raise"``, the server did not answer in time.
         """
-        if self._attached is None and not self._is_copy and self._asked_mode() not in ("offline", "disabled", "dryrun"):
+        elsewhere = self._attached is None and not self._is_copy
+        if elsewhere and self._who.asked_mode not in ("offline", "disabled", "dryrun"):
             ask_elsewhere(self)
 
     def check_account(self) -> None:
         """Do what :meth:`preflight` does, in this process."""
-        wandb, mode = load(self._asked_mode(), self._base_url(), self._settings.get("api_key"))
-        self._wandb = wandb
-        self._check_account(mode)
-
-    def _check_account(self, mode: str) -> Account | None:
-        if mode not in HOSTED:
-            return None
-        who = account(self._wandb, self._base_url(), self._settings.get("api_key"))
-        if who is not None:
-            try:
-                check(who, PATIENCE_S if self._unreachable == "raise" else SHORT_PATIENCE_S)
-            except UnreachableError:
-                if self._unreachable == "raise":
-                    raise
-        return who
-
-    def _sync_command(self, directories: Sequence[str]) -> str:
-        url = self._given["base_url"] or self._known["base_url"]
-        implied = url is None or url.rstrip("/") == os.environ.get("WANDB_BASE_URL", "").rstrip("/")
-        server = "" if implied else f"WANDB_BASE_URL={shlex.quote(str(url))} "
-        # without the option, W&B skips what was to be online
-        option = "" if self._known["mode"] == "offline" else "--no-skip-online "
-        return f"{server}wandb sync {option}{' '.join(map(shlex.quote, directories))}"
+        base_url, key = self._who.base_url, self._settings.get("api_key")
+        wandb, mode = load(self._who.asked_mode, base_url, key)
+        ask(wandb, mode, base_url, key, patient=self._unreachable == "wait")
