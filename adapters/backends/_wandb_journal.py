@@ -135,6 +135,10 @@ class Journal:
         """Tell whether it is time to :meth:`trim`."""
         return self._whole > self._limit
 
+    def put_off(self) -> None:
+        """Let the file become twice as large before it :attr:`is_large` again: nobody knows what has arrived."""
+        self._limit = 2 * self._whole
+
     def trim(self, arrived: int) -> None:
         """Take out the rows before number ``arrived``: nobody will ask for them again."""
         kept = [entry for entry in self._lines() if entry.get("n", arrived) >= arrived]

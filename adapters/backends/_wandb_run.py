@@ -149,8 +149,12 @@ class OpenRun:
         self.native.log({**entry["row"], **pages, "_timestamp": entry["time"]})
 
     def _trim(self) -> None:
+        if self._journal is None:
+            return
         arrived = self.rows_arrived()
-        if self._journal is not None and arrived is not None:
+        if arrived is None:
+            self._journal.put_off()
+        else:
             self._journal.trim(min(arrived, self._recorded))
 
     def record(self) -> list[int] | None:

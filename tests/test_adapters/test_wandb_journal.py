@@ -84,9 +84,12 @@ def test_a_line_that_was_cut_short_is_none(tmp_path: Path) -> None:
 
 def test_what_has_arrived_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest keeps its places, and an own file per run stays small for as long as rows arrive."""
-    monkeypatch.setattr(_wandb_journal, "LARGEST", 1000)
+    monkeypatch.setattr(_wandb_journal, "LARGEST", 500)
     journal = filled(tmp_path / "journal", rows=10)
     journal.add({"config": {"lr": 3}})
+    assert journal.is_large
+    journal.put_off()
+    assert not journal.is_large
     journal.trim(8)
     trimmed = (tmp_path / "journal").stat().st_size
     journal.add(row(10))
