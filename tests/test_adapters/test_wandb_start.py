@@ -120,7 +120,7 @@ def test_an_offline_run_asks_nobody(home: Path) -> None:
 
 
 def test_an_open_run_is_logged_to_and_left_to_its_owner(home: Path) -> None:
-    """The owner's rows, tags and end are its own."""
+    """The owner's rows, tags and end are its own; a driver takes the run itself, too."""
     with WandbServer() as server:
         told = run(
             home,
@@ -151,11 +151,18 @@ def test_an_open_run_is_logged_to_and_left_to_its_owner(home: Path) -> None:
             own.log({"own": 2})
             own.finish(exit_code=3)
             told["pid"] = os.getpid()
+            from loggers import TrainingSession, register_verbs
+            from adapters.backends.wandb_run import verbs
+            register_verbs(type(own), **verbs())
+            raw = wandb.init(project="p", id="raw", settings={"quiet": True, "console": "off"})
+            with TrainingSession(raw, params={"lr": 0.2}, tags="raw") as session:
+                session.train({"loss": 0.25})
+            raw.finish()
             """,
             **server.env(),
             WANDB_ERROR_REPORTING="false",
         )
-        stored = server.run("p", "open")
+        stored, raw = server.run("p", "open"), server.run("p", "raw")
 
     assert (told["id"], told["placement"], told["same"]) == ("open", "thread", True)
     assert told["url"] == f"{server.url}/someone/p/runs/open"
@@ -171,6 +178,8 @@ def test_an_open_run_is_logged_to_and_left_to_its_owner(home: Path) -> None:
         "the checkpoint belongs to W&B run 'another', the open run is 'open': open it with "
         "wandb.init(id='another', resume='must'), or start without the checkpoint's record"
     )
+    assert (series(raw.history, "train/loss"), raw.params, raw.tags) == ([(1, 0.25)], {"lr": 0.2}, ["raw"])
+    assert raw.summary["status"] == "completed"
 
 
 def test_an_open_run_is_followed_by_a_thread(home: Path) -> None:
