@@ -20,7 +20,7 @@
     ├── RankError            (ValueError)             an environment whose process rank is no number
     ├── UndeliveredError     (RuntimeError)           a replica did not get everything in time
     ├── UnreachableError     (ConnectionError)        a tracker's server is not there; later it may be
-    └── RefusedError         (ValueError)             a tracker refuses the account; trying again does not help
+    └── RefusedError         (ValueError)             a tracker refuses account or run; trying again is no help
 
 Each class is also the builtin that a caller would catch.
 """
@@ -113,4 +113,4 @@ class UnreachableError(LoggerError, ConnectionError):
 
 
 class RefusedError(LoggerError, ValueError):
-    """A tracker refuses the account it was given; trying again does not help."""
+    """A tracker refuses the account or the run it was given; trying again does not help."""

@@ -156,6 +156,10 @@ def start(wandb: ModuleType, mode: str, base_url: str | None, settings: Mapping[
 
     Returns:
         The ``wandb.Run``.
+
+    Raises:
+        RefusedError: the run to go on with does not exist, or something else that trying again does not change.
+        wandb.errors.Error: the server did not answer as it should.
     """
     known = wandb.Settings.model_fields
     try:
@@ -170,8 +174,11 @@ def start(wandb: ModuleType, mode: str, base_url: str | None, settings: Mapping[
             **arguments,
         )
     except Exception as error:
+        server = base_url or os.environ.get("WANDB_BASE_URL") or "the default server"
+        if isinstance(error, wandb.errors.UsageError):
+            where = "" if mode == "offline" else f" at {server}"
+            raise RefusedError(f"W&B does not start run {arguments['id']}{where}: {error}") from error
         if mode != "offline":
-            server = base_url or os.environ.get("WANDB_BASE_URL") or "the default server"
             error.add_note(
                 f"while starting W&B run {arguments['id']} at {server}; "
                 "settings={'init_timeout': seconds} bounds the wait, mode='offline' needs no server"

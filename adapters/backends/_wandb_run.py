@@ -13,7 +13,7 @@ from typing import Any
 from adapters.backends._wandb_artifacts import Checkpoint, upload
 from adapters.backends._wandb_data import merged
 from adapters.backends._wandb_disk import RowsOnDisk
-from adapters.backends._wandb_journal import Arrived, Attempt, Journal, Unsure
+from adapters.backends._wandb_journal import Arrived, Attempt, Journal
 from adapters.backends._wandb_server import SHORT_PATIENCE_S, Account, rows_received
 
 
@@ -59,9 +59,9 @@ class OpenRun:
         unsure = journal.read(entries)
         if place is None and unsure.later:  # no record says otherwise, so all of it counts
             unsure = journal.read(journal.entries)
-        arrived = rows if unsure.last is None else self._rows_arrived(unsure.last)
+        arrived = self._rows_arrived(unsure.last, rows)
         missing = [entry for number, entry in sorted(unsure.rows.items()) if number >= arrived]
-        self._warn_of_lost(unsure, rows, arrived, len(missing))
+        self._warn_of_lost(rows - arrived - len(missing))
         there = [entry for number, entry in unsure.later.items() if number < arrived]
         self._arrived = Arrived([*unsure.known, *there, *(unsure.rows.values() if place is None else ())])
         journal.rows = missing[0]["n"] if missing else max(arrived, rows)
@@ -93,14 +93,21 @@ class OpenRun:
         for checkpoint in reversed([*unchanged]):
             upload(self._wandb, self.native, checkpoint)
 
-    def _rows_arrived(self, last: Attempt) -> int:
-        """Return how many rows of all attempts are where they cannot be lost any more."""
-        if self._account is not None and last.online:
+    def _rows_arrived(self, last: Attempt | None, rows: int) -> int:
+        """Return how many rows of all attempts are where they cannot be lost any more.
+
+        Args:
+            last: how the attempt before began; ``None`` if it ended well, or its journal is elsewhere.
+            rows: how many the record knows of.
+        """
+        online = self._account is not None
+        if last is None:
+            return min(rows, self.native.starting_step) if online else rows
+        if online and last.online:
             return last.row + max(int(self.native.starting_step) - last.step, 0)
         return last.row + RowsOnDisk(last.file).count()
 
-    def _warn_of_lost(self, unsure: Unsure, rows: int, arrived: int, missing: int) -> None:
-        lost = rows - arrived - missing
+    def _warn_of_lost(self, lost: int) -> None:
         if lost > 0 and self._journal is not None:
             warnings.warn(
                 f"{lost} rows of W&B run {self.native.id} never arrived, and {self._journal.path} does not have them: "

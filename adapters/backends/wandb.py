@@ -527,7 +527,7 @@ class WandbLogger:
         self._owner = os.getpid()
         who.learn(native, mode)
         self._unended = mode != "disabled"
-        self._at_exit = functools.partial(end_abandoned, self._owner, native)
+        self._at_exit = functools.partial(end_abandoned, self._owner, run)
         atexit.register(self._at_exit)
         return run
 

@@ -137,6 +137,36 @@ def test_the_next_attempt_sends_what_finish_could_not(tmp_path: Path) -> None:
     assert (stored.exit_code, stored.summary["status"]) == (0, "early_stop")
 
 
+def test_rows_that_nobody_has_any_more_are_counted(tmp_path: Path, server: WandbServer) -> None:
+    """The record knows of ten rows, the server of two, and the journal is on another machine."""
+    told = run(
+        tmp_path,
+        """
+        import warnings
+        lgr = WandbLogger("p", run_id="moved")
+        for step in range(2):
+            lgr.log_metrics({"loss": 0.5}, step=step)
+        lgr.finish("interrupted")
+        state = {**lgr.logger_state(), "journal": [50, 10]}
+        lgr = WandbLogger()
+        lgr.reattach(state)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            lgr.log_metrics({"loss": 0.5}, step=10)
+        told["warned"] = [str(one.message) for one in caught]
+        lgr.finish("completed")
+        """,
+        **server.env(),
+        WANDB_ERROR_REPORTING="false",
+    )
+
+    assert told["warned"] == [
+        f"8 rows of W&B run moved never arrived, and {tmp_path}/wandb/unsent-moved.jsonl does not have them: "
+        "send the directory of the attempt before with `wandb sync`"
+    ]
+    assert series(server.run("p", "moved").history, "train/loss") == [(0, 0.5), (1, 0.5), (10, 0.5)]
+
+
 def test_a_program_that_replaces_another_in_its_process_goes_on_with_the_run(
     tmp_path: Path, server: WandbServer
 ) -> None:
