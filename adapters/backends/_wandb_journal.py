@@ -139,9 +139,20 @@ class Journal:
         """Let the file become twice as large before it :attr:`is_large` again: nobody knows what has arrived."""
         self._limit = 2 * self._whole
 
-    def trim(self, arrived: int) -> None:
-        """Take out the rows before number ``arrived``: nobody will ask for them again."""
-        kept = [entry for entry in self._lines() if entry.get("n", arrived) >= arrived]
+    def trim(self, before: int, *, only_rows: bool = False) -> None:
+        """Take out the rows before a number: nobody will ask for them again.
+
+        Args:
+            before: the number of the first row that stays.
+            only_rows: take out what is no row, too.
+        """
+        entries = [*self._lines()]
+        last = next((entry for entry in reversed(entries) if "attempt" in entry), None)
+        kept = []
+        for entry in entries:
+            is_row = "n" in entry or "known" in entry
+            if entry.get("known", entry)["n"] >= before if is_row else entry is last or not only_rows:
+                kept.append(entry)
         self.close()
         temporary = f"{self.path}.tmp"
         with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:

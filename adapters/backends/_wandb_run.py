@@ -37,12 +37,12 @@ class OpenRun:
         self._arrived = Arrived(())
         self._attempt: Attempt | None = None
         self._journal: Journal | None = None
-        self._recorded = 0  # rows that a record knows of
+        self._records: list[int] = []  # how many rows the latest records know of
         #: entries and rows of the journal that were handed over; ``None`` if there is no journal
         self.place: list[int] | None = None
         if journal:
             folder = os.path.dirname(native.settings.sync_dir)
-            self._journal = Journal(os.path.join(folder, f"unsent-{native.id}.jsonl"))
+            self._journal = Journal(os.path.join(folder, f"journal-{native.id}.jsonl"))
 
     # --- what was there before -----------------------------------------------------------------------
 
@@ -56,6 +56,7 @@ class OpenRun:
         if journal is None:
             return
         entries, rows = place or (0, 0)
+        self._records = [] if place is None else [rows]
         unsure = journal.read(entries)
         if place is None and unsure.later:  # no record says otherwise, so all of it counts
             unsure = journal.read(journal.entries)
@@ -162,13 +163,18 @@ class OpenRun:
         if arrived is None:
             self._journal.put_off()
         else:
-            self._journal.trim(min(arrived, self._recorded))
+            self._journal.trim(min(arrived, self._kept_from(arrived)))
 
     def record(self) -> list[int] | None:
         """Return ``place``, for a record that the next attempt may go on from: rows behind it are kept."""
-        if self.place is not None:
-            self._recorded = self.place[1]
+        if self.place is not None and self.place[1] not in self._records:
+            # two of them: the newest may not have been saved when everything ends
+            self._records = [*self._records[-1:], self.place[1]]
         return self.place
+
+    def _kept_from(self, everything: int) -> int:
+        """Return the first row that an attempt may ask for which goes on from a record, if there is any record."""
+        return self._records[0] if self._records else everything
 
     def rows_arrived(self) -> int | None:
         """Return how many rows are at the server, or offline in the file; ``None`` if the server does not say."""
@@ -230,12 +236,18 @@ class OpenRun:
                 self.native.define_metric(metric, step_metric=axis)
 
     def finish(self, exit_code: int) -> None:
-        """End the run, and forget what had to be kept until now.
+        """End the run, and keep no more than what an attempt could log again that does not know of this end.
 
         Raises:
             TimeoutError: not everything could be sent in time. It stays in the journal.
             ConnectionError: the service died.
         """
         self.native.finish(exit_code=exit_code)
-        if self._journal is not None:
-            self._journal.delete()
+        journal = self._journal
+        if journal is None:
+            return
+        if self._kept_from(journal.rows) >= journal.rows:
+            journal.delete()
+        else:  # the end may not be saved, and then those are logged again
+            journal.trim(self._kept_from(journal.rows), only_rows=True)
+            journal.close()

@@ -99,6 +99,12 @@ def test_what_has_arrived_is_taken_out(tmp_path: Path, monkeypatch: pytest.Monke
     assert ([*found.rows], [*found.later]) == ([8, 9], [10])
     assert found.config == {"lr": 3}
     assert not journal.is_large
+    journal.add({"known": row(3)})
+    journal.add({"known": row(9)})
+    journal.trim(9, only_rows=True)
+    ended = Journal(str(tmp_path / "journal")).read(13)
+    assert ([*ended.rows], ended.config, ended.known) == ([9, 10], {}, [row(9)])
+    assert ended.last is not None
 
 
 def test_a_deleted_journal_begins_again(tmp_path: Path) -> None:
