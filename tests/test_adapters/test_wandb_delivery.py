@@ -1,13 +1,16 @@
 """What WandbLogger was given arrives once, whatever ends the process, the client's service or the server.
 
-With ``WANDB_KILL_ROUNDS`` in the environment, the kill test tries every case.
+The kill test runs ``WANDB_KILL_ROUNDS`` rounds, one unless the environment says otherwise.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
+import subprocess
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -22,6 +25,8 @@ from tests.test_adapters.replicas import wait_for
 from tests.test_adapters.wandb_files import find_runs
 from tests.test_adapters.wandb_scripts import environment, run, series, start
 from tests.test_adapters.wandb_server import ENTITY, WandbServer
+
+ROUNDS = int(os.environ.get("WANDB_KILL_ROUNDS", "1"))
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +58,10 @@ GOES_ON = """
     """
 
 
-KILLS: list[tuple[str, int | None, int]] = [("online", 250, 0), ("offline", 50, 100), ("online", None, 100)]
-if "WANDB_KILL_ROUNDS" in os.environ:
-    KILLS += [("offline", 250, 0), ("online", 50, 100), ("offline", None, 0)]
 
-
-@pytest.mark.parametrize(("mode", "recorded", "wait_for_rows"), KILLS)
+@pytest.mark.parametrize(
+    ("mode", "recorded", "wait_for_rows"), [("online", 250, 0), ("offline", 50, 100), ("online", None, 100)]
+)
 def test_no_row_is_lost_or_doubled_by_a_kill(
     tmp_path: Path, server: WandbServer, mode: str, recorded: int | None, wait_for_rows: int
 ) -> None:
@@ -92,6 +95,56 @@ def rows_of(mode: str, home: Path, server: WandbServer, run_id: str) -> list[dic
         return [row for found in find_runs(home) for row in found.rows]
     stored = server.runs.get(f"{ENTITY}/once/{run_id}")
     return [] if stored is None else stored.history
+
+
+AGAIN_AND_AGAIN = """
+    from adapters.backends import _wandb_journal
+    _wandb_journal.LARGEST = 20000
+    lgr = WandbLogger("again", run_id=sys.argv[1], mode=sys.argv[2], settings={"x_file_stream_transmit_interval": 1.0})
+    step = 0
+    if os.path.exists("record"):
+        record = json.load(open("record"))
+        lgr.reattach(record["state"])
+        step = record["step"]
+    while step < 800:
+        lgr.log_metrics({"loss": step / 3}, step=step, walltime=1.0 + step)
+        if step % 7 == 0:
+            lgr.log_metrics({"loss": step / 7}, step=step, context="validate", walltime=2.0 + step)
+        step += 1
+        if step % 53 == 0:
+            open("record.tmp", "w").write(json.dumps({"state": lgr.logger_state(), "step": step}))
+            os.replace("record.tmp", "record")
+        time.sleep(0.003)
+    lgr.finish("completed")
+    """
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_killed_again_and_again(tmp_path: Path, server: WandbServer, seed: int) -> None:
+    """At any moment, with or without its service first: each attempt goes on from the last record that was saved."""
+    chance = random.Random(seed)
+    mode = ("online", "offline")[seed % 2]
+    ended = False
+    while not ended:
+        arguments = (f"again-{seed}", mode)
+        with start(tmp_path, AGAIN_AND_AGAIN, *arguments, **server.env(), WANDB_ERROR_REPORTING="false") as process:
+            try:
+                _, err = process.communicate(timeout=chance.uniform(1.0, 4.0))
+            except subprocess.TimeoutExpired:
+                if chance.random() < 0.3:
+                    for core in services_of(process.pid):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(core, signal.SIGKILL)
+                continue  # the block's end kills it
+        assert process.returncode == 0, err
+        ended = True
+    if mode == "online":
+        rows = server.run("again", f"again-{seed}").history
+    else:
+        rows = [row for found in find_runs(tmp_path) for row in found.rows]
+
+    assert series(rows, "train/loss") == [(step, step / 3) for step in range(800)]
+    assert series(rows, "validate/loss") == [(step, step / 7) for step in range(0, 800, 7)]
 
 
 def test_the_next_attempt_sends_what_finish_could_not(tmp_path: Path) -> None:
@@ -220,7 +273,15 @@ def test_a_follower_whose_service_is_killed_starts_another(
 def service_of(run_dir: Path) -> int:
     """Return the process id of the wandb-core of a run's only follower."""
     (lock,) = (run_dir / ".followers").glob("*.lock")
-    follower = lock.read_text().split()[0]
-    children = " ".join(path.read_text() for path in Path(f"/proc/{follower}/task").glob("*/children")).split()
-    (core,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("wandb-core")]
-    return int(core)
+    (core,) = services_of(int(lock.read_text().split()[0]))
+    return core
+
+
+def services_of(pid: int) -> list[int]:
+    """Return the process ids of the wandb-cores that a process has started."""
+    cores: list[int] = []
+    with contextlib.suppress(FileNotFoundError):  # it has just ended
+        children = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
+        names = {child: Path(f"/proc/{child}/comm").read_text() for child in children}
+        cores += [int(child) for child, name in names.items() if name.startswith("wandb-core")]
+    return cores

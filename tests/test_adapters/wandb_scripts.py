@@ -26,7 +26,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def start(home: Path, script: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+def start(home: Path, script: str, *arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
     """Run a script that has WandbLogger, and tells its parent what it puts into ``told``."""
     lines = (
         "import json, os, pickle, sys, time",
@@ -36,7 +36,7 @@ def start(home: Path, script: str, **env: str) -> Iterator[subprocess.Popen[str]
         "print('TOLD ' + json.dumps(told), flush=True)",
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", "\n".join(lines)],
+        [sys.executable, "-c", "\n".join(lines), *arguments],
         cwd=home,
         env=environment(home, **env),
         stdin=subprocess.PIPE,
