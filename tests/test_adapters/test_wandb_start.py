@@ -151,9 +151,7 @@ def test_an_open_run_is_logged_to_and_left_to_its_owner(home: Path) -> None:
             own.log({"own": 2})
             own.finish(exit_code=3)
             told["pid"] = os.getpid()
-            from loggers import TrainingSession, register_verbs
-            from adapters.backends.wandb_run import verbs
-            register_verbs(type(own), **verbs())
+            from loggers import TrainingSession
             raw = wandb.init(project="p", id="raw", settings={"quiet": True, "console": "off"})
             with TrainingSession(raw, params={"lr": 0.2}, tags="raw") as session:
                 session.train({"loss": 0.25})
