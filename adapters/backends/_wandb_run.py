@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
 from collections.abc import Mapping
@@ -25,17 +26,23 @@ class OpenRun:
         native: the run.
         journal: whether what it is given is kept until it has arrived. Rows of several writers, and of a run that
             somebody else logs to as well, cannot be told apart, so there is none for those.
-        account: whom to ask how many rows have arrived; ``None`` offline.
+        online: whether rows have arrived when the server has them, and not when the client's file has.
+        account: whom to ask how many it has, if that can be asked.
     """
 
-    def __init__(self, wandb: Any, native: Any, *, journal: bool, account: Account | None) -> None:
+    def __init__(
+        self, wandb: Any, native: Any, *, journal: bool, online: bool = True, account: Account | None = None
+    ) -> None:
         self.native = native
         self.pid = os.getpid()
         self._wandb = wandb
+        self._online = online
         self._account = account
+        self._lock = threading.RLock()  # the client itself may be called from any thread
         self._defined: set[str] = set()
         self._arrived = Arrived(())
         self._attempt: Attempt | None = None
+        self._disk: RowsOnDisk | None = None
         self._journal: Journal | None = None
         self._records: list[int] = []  # how many rows the latest records know of
         #: entries and rows of the journal that were handed over; ``None`` if there is no journal
@@ -70,9 +77,10 @@ class OpenRun:
             row=journal.rows,
             step=self.native.starting_step,
             file=self.native.settings.sync_file,
-            online=self._account is not None,
+            online=self._online,
             keep=entries if place is not None else journal.entries,
         )
+        self._disk = RowsOnDisk(self._attempt.file)
         for entry in there:
             journal.add({"known": entry})
         journal.add({"attempt": asdict(self._attempt)})
@@ -101,10 +109,9 @@ class OpenRun:
             last: how the attempt before began; ``None`` if it ended well, or its journal is elsewhere.
             rows: how many the record knows of.
         """
-        online = self._account is not None
         if last is None:
-            return min(rows, self.native.starting_step) if online else rows
-        if online and last.online:
+            return min(rows, self.native.starting_step) if self._online else rows
+        if self._online and last.online:
             return last.row + max(int(self.native.starting_step) - last.step, 0)
         return last.row + RowsOnDisk(last.file).count()
 
@@ -134,19 +141,20 @@ class OpenRun:
             pages: key -> HTML, shown as panels.
             when: Unix seconds; now by default.
         """
-        row, pages = self._arrived.without(row, pages or {})
-        if not row and not pages:
-            return
-        entry = {"row": row, "pages": pages, "time": time.time() if when is None else when}
-        journal = self._journal
-        if journal is None:
+        with self._lock:
+            row, pages = self._arrived.without(row, pages or {})
+            if not row and not pages:
+                return
+            entry = {"row": row, "pages": pages, "time": time.time() if when is None else when}
+            journal = self._journal
+            if journal is None:
+                self._hand_over(entry)
+                return
+            entry["n"] = journal.rows
+            journal.add(entry)
             self._hand_over(entry)
-            return
-        entry["n"] = journal.rows
-        journal.add(entry)
-        self._hand_over(entry)
-        journal.rows += 1
-        self._settle()
+            journal.rows += 1
+            self._settle()
 
     def _hand_over(self, entry: Mapping[str, Any]) -> None:
         # not injected: W&B would add a style sheet from its own site
@@ -178,10 +186,12 @@ class OpenRun:
 
     def rows_arrived(self) -> int | None:
         """Return how many rows are at the server, or offline in the file; ``None`` if the server does not say."""
-        if self._attempt is None:
+        if self._attempt is None or self._disk is None:
             return None
+        if not self._online:
+            return self._attempt.row + self._disk.count()
         if self._account is None:
-            return self._attempt.row + RowsOnDisk(self._attempt.file).count()
+            return None
         run = self.native
         count = rows_received(self._account, run.entity, run.project, run.id, SHORT_PATIENCE_S)
         return None if count is None else self._attempt.row + max(count - self._attempt.step, 0)
@@ -197,22 +207,25 @@ class OpenRun:
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Add to the run's config."""
-        self._note({"config": config})
-        self.native.config.update(config, allow_val_change=True)
-        self._settle()
+        with self._lock:
+            self._note({"config": config})
+            self.native.config.update(config, allow_val_change=True)
+            self._settle()
 
     def summarize(self, values: Mapping[str, Any]) -> None:
         """Add to the run's summary."""
-        self._note({"summary": values})
-        self.native.summary.update(values)
-        self._settle()
+        with self._lock:
+            self._note({"summary": values})
+            self.native.summary.update(values)
+            self._settle()
 
     def send_checkpoint(self, checkpoint: Checkpoint) -> str | None:
         """Upload a checkpoint; return what is wrong with it, if it cannot be."""
-        self._note({"checkpoint": asdict(checkpoint)})
-        problem = upload(self._wandb, self.native, checkpoint)
-        self._settle()
-        return problem
+        with self._lock:
+            self._note({"checkpoint": asdict(checkpoint)})
+            problem = upload(self._wandb, self.native, checkpoint)
+            self._settle()
+            return problem
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         if self._journal is not None:

@@ -500,12 +500,13 @@ class WandbLogger:
         if self._run is None:
             self._run = self._open_attached() if self._attached is not None else self._open()
             self._tags = self._run.tag(self._tags)
-            self._run.summarize(self._best.summary())
+            if best := self._best.summary():
+                self._run.summarize(best)
         return self._run
 
     def _open_attached(self) -> OpenRun:
         self._wandb = require("wandb", extra="wandb", who="WandbLogger")
-        return OpenRun(self._wandb, self._attached, journal=False, account=None)
+        return OpenRun(self._wandb, self._attached, journal=False)
 
     def _open(self) -> OpenRun:
         who, key = self._who, self._settings.get("api_key")
@@ -517,7 +518,8 @@ class WandbLogger:
             # no tags here: W&B would replace those of a run that exists
             arguments = {**who.arguments(mode), **self._init}
             native = start(self._wandb, mode, who.base_url, self._settings, **arguments)
-            run = OpenRun(self._wandb, native, journal=mode in ("online", "offline"), account=account)
+            journal, online = mode in ("online", "offline"), mode != "offline"
+            run = OpenRun(self._wandb, native, journal=journal, online=online, account=account)
             run.recover(self._place)
         except BaseException as error:
             if native is not None:
