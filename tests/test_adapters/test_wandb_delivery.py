@@ -106,7 +106,7 @@ AGAIN_AND_AGAIN = """
         record = json.load(open("record"))
         lgr.reattach(record["state"])
         step = record["step"]
-    while step < 800:
+    while step < 500:
         lgr.log_metrics({"loss": step / 3}, step=step, walltime=1.0 + step)
         if step % 7 == 0:
             lgr.log_metrics({"loss": step / 7}, step=step, context="validate", walltime=2.0 + step)
@@ -143,8 +143,8 @@ def test_killed_again_and_again(tmp_path: Path, server: WandbServer, seed: int) 
     else:
         rows = [row for found in find_runs(tmp_path) for row in found.rows]
 
-    assert series(rows, "train/loss") == [(step, step / 3) for step in range(800)]
-    assert series(rows, "validate/loss") == [(step, step / 7) for step in range(0, 800, 7)]
+    assert series(rows, "train/loss") == [(step, step / 3) for step in range(500)]
+    assert series(rows, "validate/loss") == [(step, step / 7) for step in range(0, 500, 7)]
 
 
 def test_the_next_attempt_sends_what_finish_could_not(tmp_path: Path) -> None:

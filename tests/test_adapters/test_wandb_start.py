@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapters import TeeLogger, WandbLogger
-from adapters.backends._wandb_server import Account, check, rows_received
+from adapters.backends._wandb_server import PATIENCE_S, Account, check, rows_received
 from loggers import PlattliLogger
 from loggers.errors import RefusedError, UnreachableError
 from tests.test_adapters.wandb_files import find_runs
@@ -32,34 +30,33 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@contextmanager
-def silent() -> Iterator[str]:
-    """An address that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-
 # --- before training -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outage", ["refused", "silent"])
-def test_a_server_that_is_not_there_is_said_before_anything_is_written(home: Path, outage: str) -> None:
+def test_a_server_that_is_not_there_is_said_before_anything_is_written(home: Path) -> None:
     """With ``unreachable="raise"`` a tee asks once, at its first verb; otherwise training begins all the same."""
-    settings = {"api_key": API_KEY}
-    with silent() as address:
-        url = address if outage == "silent" else "http://127.0.0.1:9"
-        eager = WandbLogger("p", base_url=url, unreachable="raise", settings=settings)
-        tee = TeeLogger(PlattliLogger(home / "run"), eager)
-        with pytest.raises(UnreachableError) as raised:
-            tee.log_params({"lr": 0.1})
-    WandbLogger("p", base_url="http://127.0.0.1:9", settings=settings).preflight()
+    arguments: dict[str, Any] = {"base_url": "http://127.0.0.1:9", "settings": {"api_key": API_KEY}}
+    tee = TeeLogger(PlattliLogger(home / "run"), WandbLogger("p", unreachable="raise", **arguments))
+    with pytest.raises(UnreachableError) as raised:
+        tee.log_params({"lr": 0.1})
+    WandbLogger("p", **arguments).preflight()
 
-    assert str(raised.value).startswith(f"the W&B server {url} cannot be reached (")
+    assert str(raised.value).startswith("the W&B server http://127.0.0.1:9 cannot be reached (")
     assert str(raised.value).endswith(
         "): is the address right, and the network up? mode='offline' needs no server, "
         "and unreachable='wait' waits for it"
     )
     assert not (home / "run").exists()
+
+
+def test_a_server_that_never_answers_is_not_waited_for() -> None:
+    """The question has a limit, whatever hangs."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(UnreachableError, match=f"the W&B server {url} cannot be reached"):
+            check(Account(url, API_KEY, {}), 0.5)
+
+    assert PATIENCE_S < 5
 
 
 @pytest.mark.parametrize(
