@@ -24,6 +24,7 @@ from loggers.records import checkpoint_record, resume
 from loggers.replay import Missed, is_written, source_path
 from loggers.values import check_status, plain
 from loggers.verbs import (
+    as_logger,
     check_logger,
     finish,
     log_confusion,
@@ -106,6 +107,7 @@ class TeeLogger:
         if attempts is not None and (type(attempts) is not int or attempts < 1):
             raise ValueError(f"attempts must be an int of 1 or more, or None, got {attempts!r}")
         check_logger(primary)
+        primary = as_logger(primary)
         pathless = hasattr(primary, "adopt") and getattr(primary, "path", None) is None
         if source_path(primary) is None and not pathless:
             raise TypeError(

@@ -45,6 +45,7 @@ from loggers.session import TrainingSession
 from loggers.stdout_logger import StdoutLogger
 from loggers.thinned import Thinned
 from loggers.verbs import (
+    as_logger,
     backend,
     check_logger,
     finish,
@@ -95,6 +96,7 @@ __all__ = [
     "UndeliveredError",
     "UnwrittenError",
     "VerbSignatureError",
+    "as_logger",
     "backend",
     "check_logger",
     "checkpoint_record",

@@ -33,6 +33,7 @@ def checkpoint_record(lgr: Any) -> dict[str, JSON] | None:
         RecordError: the logger's state is not plain JSON data; names the path and the type.
         MissingVerbError: there is state, but no ``reattach`` that could ever use it.
     """
+    lgr = verbs.resolved(lgr)
     state = verbs.logger_state(lgr)
     if state is None:
         return None
@@ -57,6 +58,7 @@ def resume(lgr: Any, record: Mapping[str, Any] | None) -> None:
     """
     if lgr is None or record is None or isinstance(lgr, InertLogger):
         return
+    lgr = verbs.resolved(lgr)
     check_version(record, "logger record", ("logger", "state"), RECORD_VERSION)
     theirs, ours = record["logger"], type_name(lgr)
     if not _same_type(theirs, ours):

@@ -250,6 +250,7 @@ class TrainingSession:
         """
         if not self._ready:
             verbs.check_logger(self.logger)
+            self.logger = verbs.as_logger(self.logger)
             adopt = getattr(self.logger, "adopt", None)
             if self._directory is not None and callable(adopt):
                 adopt(self._directory)

@@ -6,17 +6,13 @@ and three things that a method cannot do:
 - ``None`` is a logger that logs nothing, for every verb;
 - a verb that ``lgr`` lacks is a :class:`~loggers.errors.MissingVerbError` that names it, so nothing is
   dropped unnoticed; only ``logger_state``, ``run_id`` and ``run_url`` carry no data and are ``None``;
-- a type that somebody else owns can be given verbs with :func:`register_verbs`.
-
-A package may also offer verbs for a type, without being imported before it is needed: as an entry point in
-the group ``loggers.backends`` whose name is ``module.Class`` and which, called, returns what
-``register_verbs`` takes. What was registered wins over what is offered, and what a tracker's own package
-offers over what ours does.
+- a type that somebody else owns can be given verbs with :func:`register_verbs`, or a logger of its own by an
+  entry point (:mod:`loggers.backends`): so a raw ``wandb.Run`` or ``SummaryWriter`` is a logger as it is.
 
 Which function serves a verb of an object: its own methods alone, if it has all six that carry data,
 since then it was written for this contract. Otherwise what was registered for its type or the nearest
-base, then a method of that name. Registered verbs go first there because a tracker's object may have a
-method called ``finish`` that means something else.
+base, or by the logger that an entry point makes of it, then a method of that name. Those two go first because a
+tracker's object may have a method called ``finish`` that means something else.
 """
 
 from __future__ import annotations
@@ -26,19 +22,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from loggers.contract import JSON, OPTIONAL_VERBS, VERBS, Logger
+from loggers.backends import REQUIRED_VERBS, adapted
+from loggers.contract import JSON, VERBS, Logger
 from loggers.errors import MissingVerbError, VerbSignatureError
 
-#: The verbs that carry data, which every logger has.
-_REQUIRED: Final = tuple(verb for verb in VERBS if verb not in (*OPTIONAL_VERBS, "reattach"))
 _REGISTRABLE: Final = (*VERBS, "backend", "logger_info")
 
-_OFFERS: Final = "loggers.backends"
-_OURS: Final = "plattli-loggers"
-
 _registered: dict[type, dict[str, Callable[..., Any]]] = {}
-#: The types for which offers have been looked up.
-_asked: set[type] = set()
 
 
 def register_verbs(cls: type, **functions: Callable[..., Any]) -> None:
@@ -58,6 +48,35 @@ def register_verbs(cls: type, **functions: Callable[..., Any]) -> None:
                 f"cannot register {verb!r} for {_name(cls)}: the verbs are {', '.join(_REGISTRABLE)}"
             )
     _registered.setdefault(cls, {}).update(functions)
+
+
+def as_logger(obj: Any) -> Any:
+    """Return what logs to ``obj``, for who keeps it or asks it for more than verbs.
+
+    Args:
+        obj: a logger, a raw object of a tracker that somebody has declared a logger for (see
+            :mod:`loggers.backends`), one whose type was given verbs by :func:`register_verbs`, or ``None``.
+
+    Returns:
+        For a raw object its logger, always the same one; everything else as it is.
+
+    Raises:
+        MissingVerbError: it cannot be logged to; names the verbs that are missing and how to define them.
+    """
+    if obj is None:
+        return None
+    if isinstance(obj, type):
+        raise MissingVerbError(f"the logger is the class {_name(obj)} itself: pass an instance of it")
+    logger = resolved(obj)
+    missing = [verb for verb in REQUIRED_VERBS if _find(logger, verb) is None]
+    if missing:
+        raise MissingVerbError(_lacks(logger, missing))
+    return logger
+
+
+def resolved(obj: Any) -> Any:
+    """Return the logger that is declared for a raw object, else the object, whether or not it has verbs."""
+    return obj if _is_registered(obj) else adapted(obj)
 
 
 def log_metrics(
@@ -165,13 +184,9 @@ def check_logger(lgr: Any) -> None:
         MissingVerbError: names every missing verb and how to define it.
         VerbSignatureError: a verb cannot be called with the contract's arguments.
     """
+    lgr = as_logger(lgr)
     if lgr is None:
         return
-    if isinstance(lgr, type):
-        raise MissingVerbError(f"the logger is the class {_name(lgr)} itself: pass an instance of it")
-    missing = [verb for verb in _REQUIRED if _find(lgr, verb) is None]
-    if missing:
-        raise MissingVerbError(_lacks(lgr, missing))
     for verb in VERBS:
         function = _find(lgr, verb)
         if function is None:
@@ -231,40 +246,26 @@ def _ask(lgr: Any, verb: str, default: Any) -> Any:
 
 
 def _find(lgr: Any, verb: str) -> Callable[..., Any] | None:
-    if type(lgr) not in _asked:
-        _accept_offers(lgr)
-    if _registered:
+    if _is_registered(lgr):
         function = _find_registered(lgr, verb)
         if function is not None:
             return function
+    else:
+        lgr = adapted(lgr)
     method = getattr(lgr, verb, None)
     return method if callable(method) else None
 
 
-def _accept_offers(lgr: Any) -> None:
-    """Register the verbs that packages offer for the type of an object that was not written as a logger."""
-    if not _is_logger(lgr):
-        # most programs never come here, and it takes a tenth of what importing loggers does
-        from importlib.metadata import entry_points  # noqa: PLC0415
-
-        offers = entry_points(group=_OFFERS)
-        for cls in type(lgr).__mro__:
-            found = [offer for offer in offers if offer.name == _name(cls)]
-            if found:
-                found.sort(key=lambda offer: offer.dist is not None and offer.dist.name == _OURS)
-                register_verbs(cls, **{**found[0].load()(), **_registered.get(cls, {})})
-    _asked.add(type(lgr))
-
-
-def _is_logger(lgr: Any) -> bool:
-    return all(callable(getattr(lgr, name, None)) for name in _REQUIRED)
+def _is_registered(lgr: Any) -> bool:
+    return bool(_registered) and any(cls in _registered for cls in type(lgr).__mro__)
 
 
 def _find_registered(lgr: Any, verb: str) -> Callable[..., Any] | None:
     for cls in type(lgr).__mro__:
         function = _registered.get(cls, {}).get(verb)
         if function is not None:
-            return None if _is_logger(lgr) else functools.partial(function, lgr)
+            own = all(callable(getattr(lgr, name, None)) for name in REQUIRED_VERBS)
+            return None if own else functools.partial(function, lgr)
     return None
 
 
