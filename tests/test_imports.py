@@ -41,6 +41,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "adapters/_replicas.py": _FANOUT,
     "adapters/commands.py": (*_FANOUT, "plattli._console", "plattli._format", "plattli.errors"),
     "adapters/targets.py": ("loggers.errors",),
+    "adapters/importers": (
+        "loggers.contract",
+        "loggers.errors",
+        "loggers.plattli_logger",
+        "loggers.replay",
+        "plattli._console",
+        "plattli.errors",
+        "plattli.rows",
+        "plattli.runs",
+    ),
 }
 #: Other people's packages that only those who use them should have to load.
 HEAVY = (

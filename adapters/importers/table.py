@@ -1,0 +1,118 @@
+"""CSV: a header, then a row for each step; a cell that is empty was not logged."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from adapters.importers.items import ImportingError, Item, Options, Report, Source, named
+from adapters.importers.rows import STEPS, lines_of, step_column
+
+WHAT: Final = "CSV with a header"
+_DELIMITERS: Final = ",\t;"
+_INTEGER: Final = re.compile(r"[+-]?\d{1,4000}\Z", re.ASCII)
+_NUMBER: Final = re.compile(
+    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf|infinity)\Z", re.ASCII | re.IGNORECASE
+)
+#: A cell may be a text, and a text may be long.
+_LARGEST_CELL: Final = 1 << 28
+
+
+def matches(path: Path) -> bool:
+    """Tell a text whose first line is column names."""
+    return _header(path) is not None
+
+
+def below(directory: Path) -> list[Path]:
+    """Return the tables in a directory, at any depth, that have a column for the step."""
+    found = []
+    for path in sorted([*directory.rglob("*.csv"), *directory.rglob("*.tsv")]):
+        header = _header(path) if path.is_file() else None
+        if header is not None and not {*STEPS}.isdisjoint(header[0]):
+            found.append(path)
+    return found
+
+
+def sources(files: list[Path], root: Path) -> list[Source]:
+    """Return a run for each table."""
+    return [Source("csv", name, (path,), partial(_read, path)) for path, name in named(files, root)]
+
+
+def _header(path: Path) -> tuple[list[str], str] | None:
+    """Return the column names and the delimiter of a table; ``None`` if the file does not look like one."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            line = file.readline(1 << 20)
+    except UnicodeDecodeError:
+        return None
+    if not line.strip() or not line.rstrip("\r\n").replace("\t", "").isprintable():
+        return None
+    delimiter = max(_DELIMITERS, key=line.count)
+    try:
+        names = next(csv.reader([line], delimiter=delimiter, strict=True))
+    except (csv.Error, StopIteration):
+        return None
+    names = [name.strip() for name in names]
+    if not all(names) or len({*names}) < len(names) or any(map(_NUMBER.match, names)):
+        return None
+    return names, delimiter
+
+
+def _read(path: Path, report: Report, options: Options) -> Iterator[Item]:
+    found = _header(path)
+    if found is None:
+        raise ImportingError(f"{path} does not begin with a row of column names, each once")
+    names, delimiter = found
+    column = step_column(names, options, str(path))
+    csv.field_size_limit(_LARGEST_CELL)
+    with path.open(encoding="utf-8-sig", newline="", errors="surrogateescape") as file:
+        lines = _Lines(file, report)
+        rows = csv.reader(lines, delimiter=delimiter)
+        next(rows)
+        for cells in rows:
+            where = f"{path.name}:{rows.line_num}"
+            if lines.is_torn:
+                report.note(
+                    f"{path.name} ends without a line end: its last row may be cut short and is left out; end it "
+                    f"with one if it is whole"
+                )
+                break
+            if not cells:
+                continue
+            if len(cells) > len(names):
+                report.leave_out("rows with more cells than the header has names")
+                report.note(f"{where} has {len(cells)} cells, and the header {len(names)} names")
+                continue
+            row = {name: value(cell) for name, cell in zip(names, cells, strict=False) if cell.strip()}
+            if column not in row:
+                report.leave_out(f"rows without {column!r}")
+                report.note(f"{where} has no {column!r}")
+                continue
+            yield from lines_of(row, row.pop(column), options.context)
+
+
+def value(cell: str) -> Any:
+    """Return a cell as the number that it spells, else as the text that it is."""
+    text = cell.strip()
+    if _INTEGER.match(text):
+        return int(text)
+    return float(text) if _NUMBER.match(text) else cell
+
+
+class _Lines:
+    """The lines of a file, counted; remembers whether the last one was cut short."""
+
+    def __init__(self, file: TextIO, report: Report) -> None:
+        self._file = file
+        self._report = report
+        self.is_torn = False
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._file:
+            self._report.bytes_read += len(line)
+            self.is_torn = not line.endswith(("\n", "\r"))
+            yield line
