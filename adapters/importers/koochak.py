@@ -22,12 +22,14 @@ def matches(path: Path) -> bool:
 
 def below(directory: Path) -> list[Path]:
     """Return the files in a directory, at any depth, whose first line has a step."""
-    return [
-        path
-        for path in sorted(directory.rglob("*.jsonl"))
-        # what is in a run's own folder is its hot log, or a column
-        if path.is_file() and path.parent.name != "plattli" and matches(path) and not {*STEPS}.isdisjoint(json_lines.first_object(path) or ())
-    ]
+    return [path for path in sorted(directory.rglob("*.jsonl")) if path.is_file() and _has_steps(path)]
+
+
+def _has_steps(path: Path) -> bool:
+    # what is in a run's own folder is its hot log, or a column
+    if path.parent.name == "plattli" or not matches(path):
+        return False
+    return not {*STEPS}.isdisjoint(json_lines.first_object(path) or ())
 
 
 def sources(files: list[Path], root: Path) -> list[Source]:

@@ -18,6 +18,8 @@ _INTEGER: Final = re.compile(r"[+-]?\d{1,4000}\Z", re.ASCII)
 _NUMBER: Final = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf|infinity)\Z", re.ASCII | re.IGNORECASE
 )
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_LONGEST_HEADER: Final = 1 << 24
 #: A cell may be a text, and a text may be long.
 _LARGEST_CELL: Final = 1 << 28
 
@@ -46,20 +48,23 @@ def _header(path: Path) -> tuple[list[str], str] | None:
     """Return the column names and the delimiter of a table; ``None`` if the file does not look like one."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            line = file.readline(1 << 20)
+            line = file.readline(_LONGEST_HEADER)
     except UnicodeDecodeError:
         return None
-    if not line.strip() or not line.rstrip("\r\n").replace("\t", "").isprintable():
+    if not line.strip() or _CONTROL.search(line):
         return None
-    delimiter = max(_DELIMITERS, key=line.count)
+    splits = [(_cells(line, delimiter), delimiter) for delimiter in _DELIMITERS]
+    # a name may hold the other delimiters; one that has a step among the names is right
+    names, delimiter = max(splits, key=lambda split: (not {*STEPS}.isdisjoint(split[0]), len(split[0])))
+    is_header = len(names) > 1 and all(names) and len({*names}) == len(names) and not any(map(_NUMBER.match, names))
+    return (names, delimiter) if is_header else None
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
     try:
-        names = next(csv.reader([line], delimiter=delimiter, strict=True))
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, strict=True))]
     except (csv.Error, StopIteration):
-        return None
-    names = [name.strip() for name in names]
-    if not all(names) or len({*names}) < len(names) or any(map(_NUMBER.match, names)):
-        return None
-    return names, delimiter
+        return []
 
 
 def _read(path: Path, report: Report, options: Options) -> Iterator[Item]:
