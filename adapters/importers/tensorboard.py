@@ -6,6 +6,7 @@ process; where a process says that it goes on from a step, everything behind tha
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Iterator
@@ -77,8 +78,9 @@ class _Run:
         self._context = options.context
         self._plugins: dict[str, str] = {}
         self._step = 0
-        self._time = 0.0
         self._lines: dict[str, dict[str, Any]] = {}
+        #: context -> when its line was logged; texts have times of their own, which are not the line's
+        self._times: dict[str, float] = {}
         self._has_params = self._has_ended = False
         self.status: str | None = None
 
@@ -100,8 +102,8 @@ class _Run:
             epoch = as_epoch(metrics.get("epoch"))
             if epoch is not None:
                 del metrics["epoch"]
-            yield Line(self._step, context, metrics, epoch, self._time if context != "other" else None)
-        self._lines = {}
+            yield Line(self._step, context, metrics, epoch, self._times.get(context))
+        self._lines, self._times = {}, {}
 
     def _value(self, value: Any, event: Any) -> Iterator[Item]:
         tag = value.tag
@@ -123,11 +125,15 @@ class _Run:
                 return
             if tag == "params" and data.startswith(_PARAMS_TABLE):
                 return  # of a TensorBoardLogger; the same as its hparams
+            if tag.startswith("other/"):
+                data = _free_form(data)
         context, metric = split(tag, self._context)
         if event.step != self._step or metric in self._lines.get(context, ()):
             yield from self.flush()
-        self._step, self._time = event.step, event.wall_time
+        self._step = event.step
         self._lines.setdefault(context, {})[metric] = data
+        if plugin != "text":
+            self._times[context] = event.wall_time
 
     def _hparams(self, tag: str, content: bytes) -> Iterator[Item]:
         metadata = _require.require("tensorboard.plugins.hparams.metadata", extra="tensorboard", who=_WHO)
@@ -157,7 +163,7 @@ def _data(value: Any, plugin: str) -> Any:
     tensor_util = _require.require("tensorboard.util.tensor_util", extra="tensorboard", who=_WHO)
     try:
         array = tensor_util.make_ndarray(value.tensor)
-    except (TypeError, ValueError):  # a type that NumPy does not have
+    except (KeyError, TypeError, ValueError):  # a type that NumPy does not have
         return None
     if array.dtype.kind in "biuf":
         return array.reshape(()).item() if array.size == 1 else None
@@ -177,6 +183,17 @@ def _tags(text: str) -> dict[str, Any] | None:
     if not all(found):
         return None
     return {m["tag"]: True if m["value"] is None else m["value"] for m in found if m is not None}
+
+
+def _free_form(text: str) -> Any:
+    """Return a value of ``log_other``: a TensorBoardLogger writes lists and mappings as a block of JSON."""
+    block = text.removeprefix("```json\n").removesuffix("\n```")
+    if len(block) + len("```json\n\n```") != len(text):
+        return text
+    try:
+        return json.loads(block)
+    except ValueError:
+        return text
 
 
 def _records(path: Path, report: Report) -> Iterator[bytes]:
