@@ -44,9 +44,11 @@ class Attempt(NamedTuple):
     Attributes:
         step: everything from here on is gone; ``None`` if the source does not say where it goes on: then what
             its lines overlap is.
+        alone: whether every context has steps of its own, so that one that goes back says nothing of the others.
     """
 
     step: int | None = None
+    alone: bool = False
 
 
 class End(NamedTuple):

@@ -51,14 +51,22 @@ class Overlaps:
         self._steps: dict[_Kind, array[int]] = {}
         #: kind -> a step that was there before, if its last line was one
         self._again: dict[_Kind, int] = {}
-        self._new_attempt = False
+        #: contexts in which a new attempt has logged nothing that was there before, nor behind it
+        self._new: set[str] = set()
+        self._alone = False
 
-    def attempt(self, step: int | None) -> Cut | None:
-        """Note that another process goes on; return what that takes away at once."""
+    def attempt(self, step: int | None, *, alone: bool = False) -> Cut | None:
+        """Note that another process goes on; return what that takes away at once.
+
+        Args:
+            step: where it does; ``None`` if that shows only with its lines.
+            alone: whether it shows in every context by itself.
+        """
         if self._mode == "keep":
             return None
         if step is None:
-            self._new_attempt = bool(self._steps)
+            self._new = {context for context, _ in self._steps}
+            self._alone = alone
             return None
         return self._cut(step, None)
 
@@ -72,16 +80,18 @@ class Overlaps:
         if not steps or step > steps[-1]:
             if self._again:
                 self._again.pop(kind, None)
-            if steps:
-                self._new_attempt = False  # it goes on behind what there is
+            if steps and self._new:
+                self._settle(context)  # it goes on behind what there is
             steps.append(step)
             return None
         at = bisect_left(steps, step)
         known = steps[at] == step
         first = self._first_to_go(kind, step, steps[-1], known=known)
         if first is not None:
-            cut = self._cut(first, None if self._new_attempt or context == self._main else context)
-            self._new_attempt = False
+            is_new = self._is_new(context)
+            everywhere = not self._alone if is_new else context == self._main
+            cut = self._cut(first, None if everywhere else context)
+            self._settle(context)
             at = bisect_left(steps, step)
             known = at < len(steps) and steps[at] == step
         elif known and step < steps[-1]:
@@ -94,10 +104,19 @@ class Overlaps:
         """Return the first step that a line at or below the newest of its kind takes away."""
         if self._mode == "keep" or step == newest:
             return None
-        if self._new_attempt or self._mode == "cut":
+        if self._mode == "cut" or self._is_new(kind[0]):
             return step
         again = self._again.get(kind)
         return again + 1 if again is not None and step > again else None
+
+    def _is_new(self, context: str) -> bool:
+        return context in self._new or (bool(self._new) and not self._alone)
+
+    def _settle(self, context: str) -> None:
+        if self._alone:
+            self._new.discard(context)
+        else:
+            self._new.clear()
 
     def _cut(self, step: int, context: str | None) -> Cut | None:
         lines = 0

@@ -89,7 +89,7 @@ class _Run:
     def begin(self) -> Iterator[Item]:
         """Begin a file."""
         self._exit = self._offset = None
-        yield Attempt()
+        yield Attempt(alone=True)
 
     def record(self, record: Any, path: Path) -> Iterator[Item]:
         kind = record.WhichOneof("record_type")
@@ -138,7 +138,7 @@ class _Run:
             yield Call("log_params", (params,))
 
     def _row(self, row: dict[str, Any], path: Path) -> Iterator[Item]:
-        own_step, time = row.get("_step"), row.get("_timestamp")
+        own_step, time = self._own_step(row.get("_step")), row.get("_timestamp")
         row = {key: row[key] for key in sorted(row.keys() - _OWN)}
         yield from self._confusions(row)
         self._logged |= row.keys()
@@ -151,7 +151,12 @@ class _Run:
             if axis is not None:
                 used.add(axis)
             if name != axis:
-                step = values[axis] if axis is not None else self._own_step(own_step, path)
+                if axis is None and self._offset:
+                    self._report.note(
+                        f"{path.name} counts its steps from 0 again: they are moved behind the {self._offset} before, "
+                        f"as `wandb sync` does"
+                    )
+                step = own_step if axis is None else values[axis]
                 lines.setdefault((context, step), {})[metric] = value
         for (context, step), metrics in lines.items():
             for axis in used:
@@ -176,20 +181,14 @@ class _Run:
                 return axis
         return None
 
-    def _own_step(self, step: Any, path: Path) -> Any:
+    def _own_step(self, step: Any) -> Any:
         """Return a step of W&B's counter, moved behind the attempts before if it began again at 0."""
         if type(step) is not int:
             return step
         if self._offset is None:
             self._offset = self._last_step + 1 if step == 0 else 0
-            if self._offset:
-                self._report.note(
-                    f"{path.name} counts its steps from 0 again: they are moved behind the {self._offset} before, as "
-                    f"`wandb sync` does"
-                )
-        step += self._offset
-        self._last_step = max(self._last_step, step)
-        return step
+        self._last_step = max(self._last_step, step + self._offset)
+        return step + self._offset
 
     def _confusions(self, row: dict[str, Any]) -> Iterator[Item]:
         """Take the confusion matrices of a WandbLogger out of a row."""

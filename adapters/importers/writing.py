@@ -54,7 +54,7 @@ class Writer:
             self._call(item)
         elif isinstance(item, Attempt):
             self._status = None
-            self._cut(self._overlaps.attempt(item.step))
+            self._cut(self._overlaps.attempt(item.step, alone=item.alone))
         else:
             self._status = item.status
             self._overlaps.attempt(None)
