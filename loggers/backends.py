@@ -28,7 +28,10 @@ _OURS: Final = "plattli-loggers"
 
 #: Type -> what makes loggers of its instances, ``None`` if they are loggers by themselves or nobody can.
 _makers: dict[type, Callable[[Any], Any] | None] = {type(None): None}
-#: id -> the object, which thereby lives and keeps its id, and its logger. A process has a handful of them.
+#: Where an object keeps itself and its logger, so that they live as long as each other. A copy has it, too, and shall
+#: have a logger of its own.
+_LOGGER: Final = "_plattli_logger"
+#: The same for objects that take no attributes, by their id, which they keep by being in here.
 _loggers: dict[int, tuple[Any, Any]] = {}
 _declared: dict[str, list[EntryPoint]] | None = None
 
@@ -46,9 +49,11 @@ def adapted(obj: Any) -> Any:
         maker = _maker(cls, obj)
     if maker is None:
         return obj
-    known = _loggers.get(id(obj))
-    if known is None:
-        known = _loggers.setdefault(id(obj), (obj, maker(obj)))
+    place: dict[Any, tuple[Any, Any]] = getattr(obj, "__dict__", _loggers)
+    key = id(obj) if place is _loggers else _LOGGER
+    known = place.get(key)
+    if known is None or known[0] is not obj:
+        known = place[key] = obj, maker(obj)
     return known[1]
 
 

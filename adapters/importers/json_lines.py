@@ -15,6 +15,9 @@ WHAT: Final = "a JSONLogger's JSON Lines"
 #: What a line of ours calls itself.
 _TYPES: Final = frozenset(("metrics", "params", "tags", "other", "confusion", "finish"))
 
+#: What every event of a metrics group's log has.
+_GROUP_EVENT: Final = {"type", "key", "time"}
+
 
 def matches(path: Path) -> bool:
     """Tell a JSONLogger's file by its first line."""
@@ -22,13 +25,20 @@ def matches(path: Path) -> bool:
     return (
         row is not None
         and row.get("type") in _TYPES
+        and not row.keys() >= _GROUP_EVENT
         and ("step" in row or row["type"] not in ("metrics", "confusion"))
     )
 
 
 def below(directory: Path) -> list[Path]:
     """Return the files of JSONLoggers in a directory, at any depth."""
-    return [path for path in sorted(directory.rglob("*.jsonl")) if path.is_file() and matches(path)]
+    found = [path for path in sorted(directory.rglob("*.jsonl")) if path.is_file() and matches(path)]
+    return [path for path in found if not _belongs_to_a_table(path)]
+
+
+def _belongs_to_a_table(path: Path) -> bool:
+    table = path.name.removesuffix(".notes.jsonl")
+    return table != path.name and (path.with_name(f"{table}.csv").is_file() or path.with_name(table).is_file())
 
 
 def sources(files: list[Path], root: Path) -> list[Source]:
@@ -37,6 +47,11 @@ def sources(files: list[Path], root: Path) -> list[Source]:
 
 
 def _read(path: Path, report: Report, options: Options) -> Iterator[Item]:
+    return read_calls(path, report)
+
+
+def read_calls(path: Path, report: Report) -> Iterator[Item]:
+    """Yield the verb calls of a JSONLogger's file."""
     for number, row in objects(path, report):
         kind = row.pop("type", None)
         try:

@@ -17,7 +17,7 @@ WHAT: Final = "JSON Lines of steps and values"
 def matches(path: Path) -> bool:
     """Tell a file whose first line is an object of values, and none of a JSONLogger's."""
     row = json_lines.first_object(path)
-    return row is not None and not json_lines.matches(path) and not {"key", "value", "type"} <= row.keys()
+    return row is not None and not json_lines.matches(path) and not row.keys() >= {"type", "key", "time"}
 
 
 def below(directory: Path) -> list[Path]:

@@ -150,7 +150,8 @@ class _Run:
 
 
 #: What the things are called that a run has no place for.
-_NAMES: Final = {"histo": "histograms", "image": "images", "audio": "audio clips", "tensor": "tensors"}
+_NAMES: Final = {"histo": "histograms", "image": "images", "audio": "audio clips", "tensor": "tensors",
+                 "custom_scalars": "chart layouts"}  # fmt: skip
 
 
 def _data(value: Any, plugin: str) -> Any:

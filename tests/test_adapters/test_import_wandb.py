@@ -53,8 +53,8 @@ def test_a_round_trip_keeps_everything(tmp_path: Path, end: str, order: int) -> 
     imported(tmp_path / "wandb", tmp_path / "again")
 
     expected, found = points(source), without_about(points(tmp_path / "again"))
-    # the summary has its values at the end, at the last step of any line
-    assert found == expected
+    # what a WandbLogger puts into the summary by itself is there, too
+    assert {name: series for name, series in found.items() if not name.startswith("other/best")} == expected
     assert about(tmp_path / "again") == about(source)
 
 
