@@ -97,7 +97,8 @@ def _import(args: argparse.Namespace, source: Source, target: Path, options: Opt
         bar.clear()
         _say(args, str(target), {**result, "outcome": "failed", "error": str(error)})
         return False
-    bar.clear()
+    finally:
+        bar.clear()
     if report is None:
         _say(args, str(target), {**result, "outcome": "unchanged"})
     else:

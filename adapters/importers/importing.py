@@ -56,9 +56,9 @@ def import_run(
     replaces = force
     if exists(run) and not force:
         note = _noted(run)
-        if note is None or note.get("about") != about:
+        if note is None or not _is_same(note, about):
             raise RunExistsError(_why_not(run, source, note))
-        if note.get("complete"):
+        if note["complete"]:
             return None
         replaces = True  # an import that was killed
     report = Report()
@@ -90,13 +90,22 @@ def _about(source: Source, options: Options) -> dict[str, Any]:
     return {"kind": source.kind, "files": files, "options": options._asdict()}
 
 
+def _is_same(note: dict[str, Any], about: dict[str, Any]) -> bool:
+    """Tell whether a note is about the same import; what was killed half-way may begin again with other options."""
+    return bool(note["about"] == about if note["complete"] else _paths(note["about"]) == _paths(about))
+
+
+def _paths(about: dict[str, Any]) -> list[str]:
+    return [path for path, *_ in about["files"]]
+
+
 def _why_not(run: Path, source: Source, note: dict[str, Any] | None) -> str:
     ways = "name another place, or replace it with --force"
     if note is None:
         return f"there is a run already in {run}: {ways}"
-    about, names = note.get("about") or {}, [str(path.resolve()) for path in source.files]
-    if [file[0] for file in about.get("files", [])][: len(names)] != names[: len(about.get("files", []))]:
-        return f"{run} was imported from something else ({about['files'][0][0]}): {ways}"
+    theirs, ours = _paths(note["about"]), [str(path.resolve()) for path in source.files]
+    if {*theirs}.isdisjoint(ours):
+        return f"{run} was imported from something else ({theirs[0]}): {ways}"
     return f"{run} was imported from the same files with other options, or before they changed: {ways}"
 
 
@@ -105,7 +114,7 @@ def _noted(run: Path) -> dict[str, Any] | None:
         note = json.loads((run / NOTE).read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return note if isinstance(note, dict) else None
+    return note if isinstance(note, dict) and {"about", "complete"} <= note.keys() else None
 
 
 def _note(run: Path, note: dict[str, Any]) -> None:

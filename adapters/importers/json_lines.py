@@ -12,8 +12,15 @@ from adapters.importers.items import Call, End, Item, Line, Options, Report, Sou
 from loggers.contract import STATUSES
 
 WHAT: Final = "a JSONLogger's JSON Lines"
-#: What a line of ours calls itself.
-_TYPES: Final = frozenset(("metrics", "params", "tags", "other", "confusion", "finish"))
+#: What a line of ours calls itself, and what it has beside that.
+_TYPES: Final = {
+    "metrics": {"context", "step"},
+    "params": set(),
+    "tags": {"tags"},
+    "other": {"key", "value"},
+    "confusion": {"matrix", "labels"},
+    "finish": {"status"},
+}
 
 #: What every event of a metrics group's log has.
 _GROUP_EVENT: Final = {"type", "key", "time"}
@@ -22,12 +29,10 @@ _GROUP_EVENT: Final = {"type", "key", "time"}
 def matches(path: Path) -> bool:
     """Tell a JSONLogger's file by its first line."""
     row = first_object(path)
-    return (
-        row is not None
-        and row.get("type") in _TYPES
-        and not row.keys() >= _GROUP_EVENT
-        and ("step" in row or row["type"] not in ("metrics", "confusion"))
-    )
+    if row is None or row.keys() >= _GROUP_EVENT:
+        return False
+    fields = _TYPES.get(row["type"]) if isinstance(row.get("type"), str) else None
+    return fields is not None and row.keys() >= fields
 
 
 def below(directory: Path) -> list[Path]:

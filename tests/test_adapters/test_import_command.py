@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -15,6 +16,7 @@ from adapters.importers.finding import KINDS
 from adapters.importers.importing import NOTE
 from loggers import JSONLogger, PlattliLogger
 from plattli.cli import main as plattli
+from tests.faults import failing_disk
 from tests.test_adapters.imported import about, imported, points
 
 ROOT = Path(__file__).parents[2]
@@ -157,3 +159,31 @@ def test_help_and_wrong_usage(tmp_path: Path, log: Path, capsys: pytest.CaptureF
         plattli(["import", str(log)])
     assert ended.value.code == 2
     assert plattli(["import", str(log), str(tmp_path / "run"), "--context", ""]) == 2
+
+
+@pytest.mark.filterwarnings("ignore:run 'run':RuntimeWarning")
+@pytest.mark.parametrize("first", [1, 4, 12, 30, 60])
+def test_a_disk_that_is_full(tmp_path: Path, capsys: pytest.CaptureFixture[str], first: int) -> None:
+    """Said with exit code 1; when there is room, the same command begins again and gets all of it."""
+    log = tmp_path / "metrics.jsonl"
+    log.write_text("".join(f'{{"type":"metrics","context":"train","step":{s},"loss":{s}}}\n' for s in range(50)))
+    with failing_disk(first, code=errno.ENOSPC) as disk:
+        code = plattli(["import", str(log), str(tmp_path / "run")])
+
+    assert disk.failed
+    assert code == 1
+    assert "No space left on device" in capsys.readouterr().err
+    imported(log, tmp_path / "run")
+    assert points(tmp_path / "run") == {"train/loss": [(step, step) for step in range(50)]}
+
+
+def test_a_killed_import_may_begin_with_other_options(tmp_path: Path, log: Path) -> None:
+    """What there is of it is the import's own, so the source may even have grown."""
+    run = tmp_path / "run"
+    imported(log, run)
+    note = json.loads((run / NOTE).read_text())
+    (run / NOTE).write_text(json.dumps({**note, "complete": False}))
+    JSONLogger(log).log_metrics({"loss": 1.0}, step=3)
+    imported(log, run, "--overlaps", "keep")
+
+    assert points(run) == {"train/loss": [(0, 0), (1, 0.25), (2, 0.5), (3, 1)]}
