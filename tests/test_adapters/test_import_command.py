@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from adapters.importers.finding import KINDS
-from adapters.importers.importing import NOTE
+from adapters.importers.finding import KINDS, find_sources
+from adapters.importers.importing import NOTE, import_run
+from adapters.importers.items import Options
 from loggers import JSONLogger, PlattliLogger
 from plattli.cli import main as plattli
 from tests.faults import failing_disk
@@ -187,3 +188,26 @@ def test_a_killed_import_may_begin_with_other_options(tmp_path: Path, log: Path)
     imported(log, run, "--overlaps", "keep")
 
     assert points(run) == {"train/loss": [(0, 0), (1, 0.25), (2, 0.5), (3, 1)]}
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    """By the bytes that are read, up to all of them."""
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(f'{{"step":{s},"loss":{s}}}\n' for s in range(2000)))
+    (source,) = find_sources(log)
+    told: list[int] = []
+    report = import_run(source, tmp_path / "run", Options(), progress=lambda report: told.append(report.bytes_read))
+
+    assert told == sorted(told)
+    assert len({*told}) >= 4
+    assert report is not None
+    assert report.bytes_read == log.stat().st_size
+
+
+def test_into_the_folder_of_the_source(tmp_path: Path, log: Path) -> None:
+    """Next to it, and --force replaces the run alone."""
+    imported(log, tmp_path)
+    imported(log, tmp_path, "--force")
+
+    assert points(tmp_path)["train/loss"] == [(0, 0), (1, 0.25), (2, 0.5)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NOTE, "metrics.jsonl", "metrics.plattli"]
