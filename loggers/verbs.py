@@ -250,9 +250,9 @@ def _find(lgr: Any, verb: str) -> Callable[..., Any] | None:
         function = _find_registered(lgr, verb)
         if function is not None:
             return function
-    else:
-        lgr = adapted(lgr)
-    method = getattr(lgr, verb, None)
+    # what is registered adds to what is declared, unless it is a logger by itself: then no other one answers for it
+    complete = _is_registered(lgr) and all(_find_registered(lgr, required) for required in REQUIRED_VERBS)
+    method = getattr(lgr if complete else adapted(lgr), verb, None)
     return method if callable(method) else None
 
 

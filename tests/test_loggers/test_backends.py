@@ -130,19 +130,22 @@ def test_the_trackers_own_package_wins(site: Path) -> None:
 
 
 def test_verbs_that_were_registered_win(site: Path) -> None:
-    """Whoever registers verbs for a type in the program itself means it."""
+    """Whoever registers verbs for a type in the program itself means it; the others are those that are declared."""
     code = """
         import tracker, loggers
         loggers.register_verbs(tracker.Run, log_params=lambda run, params: run.rows.append("registered"))
         raw = tracker.SpecialRun()
+        assert loggers.as_logger(raw) is raw
         loggers.log_params(raw, {})
-        try:
-            loggers.as_logger(raw)
-        except loggers.MissingVerbError as error:
-            print(raw.rows, "lacks log_tags, log_metrics" in str(error))
+        loggers.log_tags(raw, ["declared"])
+        record = loggers.checkpoint_record(raw)
+        for verb in ("log_tags", "log_metrics", "log_other", "log_confusion", "finish"):
+            loggers.register_verbs(tracker.Run, **{verb: lambda run, *args, **kwargs: run.rows.append("mine")})
+        loggers.finish(raw, "completed")
+        print(raw.rows, record["state"], loggers.logger_state(raw))
         """
 
-    assert run(site, code) == "['registered'] True\n"
+    assert run(site, code) == "['registered', ['declared'], 'mine'] {'by': 'Bridge'} None\n"
 
 
 def test_loggers_look_for_no_declarations(site: Path) -> None:
