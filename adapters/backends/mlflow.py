@@ -459,4 +459,9 @@ def _storable(step: int) -> int:
     return step
 
 
-__all__ = ["STATUSES", "MLflowLogger"]
+def logger_of(run: Any) -> MLflowLogger:
+    """Return the logger of a run of MLflow's own, which goes on with it at the current tracking URI."""
+    return MLflowLogger(run=run)
+
+
+__all__ = ["STATUSES", "MLflowLogger", "logger_of"]
