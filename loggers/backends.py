@@ -12,6 +12,7 @@ That of a backend's own package wins over ours.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,7 @@ _makers: dict[type, Callable[[Any], Any] | None] = {type(None): None}
 _LOGGER: Final = "_plattli_logger"
 #: The same for objects that take no attributes, by their id, which they keep by being in here.
 _loggers: dict[int, tuple[Any, Any]] = {}
+_making: Final = threading.RLock()
 _declared: dict[str, list[EntryPoint]] | None = None
 
 
@@ -53,7 +55,10 @@ def adapted(obj: Any) -> Any:
     key = id(obj) if place is _loggers else _LOGGER
     known = place.get(key)
     if known is None or known[0] is not obj:
-        known = place[key] = obj, maker(obj)
+        with _making:
+            known = place.get(key)  # another thread may have been faster
+            if known is None or known[0] is not obj:
+                known = place[key] = obj, maker(obj)
     return known[1]
 
 
