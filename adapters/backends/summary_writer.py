@@ -1,7 +1,7 @@
 """An existing ``SummaryWriter``, of PyTorch or tensorboardX, as a logger.
 
-A driver or a tee takes the writer itself: ``pyproject.toml`` offers :func:`verbs` for both classes, and
-``loggers`` asks for them when it meets one.
+A driver or a tee takes the writer itself: ``pyproject.toml`` declares :class:`SummaryWriterLogger` for both classes,
+and ``loggers`` makes one when it meets a writer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any, Final, NoReturn
 from adapters.backends._tfrun import Run
 from adapters.backends._tfstate import RunState
 from adapters.backends.tensorboard import TensorBoardLogger
-from loggers.contract import JSON, VERBS
+from loggers.contract import JSON
 from loggers.errors import LoggerError, RecordError
 
 _WHO: Final = "SummaryWriterLogger"
-#: Where a writer keeps its logger, so that the two live as long as each other.
-_LOGGER: Final = "_plattli_logger"
 
 
 class SummaryWriterLogger(TensorBoardLogger):
@@ -128,19 +126,3 @@ def _package(writer: Any) -> str:
     """Return the package of the ``SummaryWriter`` that ``writer`` is, or is derived from."""
     names = (cls.__module__.split(".")[0] for cls in type(writer).__mro__ if cls.__name__ == "SummaryWriter")
     return next((name for name in names if name in ("torch", "tensorboardX")), "torch")
-
-
-def verbs() -> dict[str, Callable[..., Any]]:
-    """Return the verbs of a ``SummaryWriter``: verb -> function whose first argument is the writer."""
-    return {verb: _verb(verb) for verb in (*VERBS, "logger_info") if verb != "reattach"}
-
-
-def _verb(verb: str) -> Callable[..., Any]:
-    def function(writer: Any, *args: Any, **kwargs: Any) -> Any:
-        logger = vars(writer).get(_LOGGER)
-        if logger is None:
-            logger = vars(writer)[_LOGGER] = SummaryWriterLogger(writer)
-        return getattr(logger, verb)(*args, **kwargs)
-
-    function.__name__ = verb
-    return function

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorboardX
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -290,3 +291,33 @@ def test_any_tag_and_value(
     assert report.left_out == {}
     found = {names.decode(name): series for name, series in points(folder / "run").items()}
     assert {name: series for name, series in found.items() if not name.endswith("/walltime")} == expected
+
+
+def test_files_of_tensorboardx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its scalars, texts, histograms and hparams; several scalars of one chart are runs below, and so are hparams."""
+    with tensorboardX.SummaryWriter(str(tmp_path / "tb"), filename_suffix=".a") as writer:
+        for step in range(6):
+            writer.add_scalar("Loss/train", step / 4, step, walltime=1.7e9 + step)
+            writer.add_scalars("both", {"a": step, "b": -step}, step)
+        writer.add_text("notes", "text", 3)
+        writer.add_histogram("weights", np.arange(3), 3)
+        writer.add_hparams({"lr": 0.5}, {"final": 0.25}, name="trial")
+    with tensorboardX.SummaryWriter(str(tmp_path / "tb"), purge_step=4, filename_suffix=".b") as writer:
+        writer.add_scalar("Loss/train", 9.0, 4)
+    for name in ("a", "b"):  # both were begun within a second
+        (file,) = (tmp_path / "tb").glob(f"*.{name}")
+        file.rename(file.with_name(f"events.out.tfevents.{name}"))
+    said = imported(tmp_path / "tb", tmp_path / "run", capsys=capsys)
+
+    found = points(tmp_path / "run", without=("walltime",))
+    assert found == {
+        "Loss/train": [(0, 0), (1, 0.25), (2, 0.5), (3, 0.75), (4, 9)],
+        "notes/text_summary": [(3, "text")],
+    }
+    assert points(tmp_path / "run")["Loss/walltime"][:4] == [(step, 1.7e9 + step) for step in range(4)]
+    by_name = {Path(result["run"]).name: result for result in said}
+    assert (by_name["run"]["left_out"], by_name["run"]["replaced"]) == ({"histograms": 1}, 2)
+    below = {name: points(Path(result["run"]), without=("walltime",)) for name, result in by_name.items()}
+    assert below["a"] == {"train/both": [(step, step) for step in range(6)]}
+    assert below["trial"] == {"train/final": [(0, 0.25)]}
+    assert about(tmp_path / "run" / "trial")[1] == {"lr": 0.5}

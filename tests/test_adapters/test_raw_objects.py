@@ -11,6 +11,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.test_adapters.tensorboard_files import Files
+
 ROOT = Path(__file__).parents[2]
 #: Logs in every way that there is to hand over a logger. ``raw`` is the object.
 PROGRAM = """
@@ -59,3 +61,23 @@ def test_an_mlflow_run(tmp_path: Path) -> None:
     )
 
     assert out.splitlines()[-1] == "[(1, 0.5), (2, 0.25)] {'lr': '0.25'}"
+
+
+def test_a_summary_writer(tmp_path: Path) -> None:
+    """Its owner goes on using it, and closes it."""
+    run(
+        tmp_path,
+        """
+        import tensorboardX
+        raw = tensorboardX.SummaryWriter("tb")
+        raw.add_scalar("mine", 7.0, 1)
+        logger = train(raw, "run")
+        assert type(logger).__name__ == "SummaryWriterLogger" and loggers.backend(raw) is raw
+        raw.close()
+        """,
+    )
+    files = Files(tmp_path / "tb")
+
+    assert files.scalars("train/loss") == [(1, 0.5), (2, 0.25)]
+    assert files.scalars("mine") == [(1, 7.0)]
+    assert files.params() == {"lr": 0.25}
