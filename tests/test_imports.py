@@ -42,8 +42,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "adapters/commands.py": (*_FANOUT, "plattli._console", "plattli._format", "plattli.errors"),
     "adapters/targets.py": ("loggers.errors",),
     "adapters/importers": (
-        "loggers.contract",
-        "loggers.errors",
+        *_BACKENDS,
+        "loggers._cells",
+        "loggers.csv_logger",
         "loggers.plattli_logger",
         "loggers.replay",
         "plattli._console",

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from adapters.importers import csv_logger
 from adapters.importers.items import ImportingError, Item, Options, Report, Source, named
 from adapters.importers.rows import STEPS, lines_of, step_column
 
@@ -41,7 +42,11 @@ def below(directory: Path) -> list[Path]:
 
 def sources(files: list[Path], root: Path) -> list[Source]:
     """Return a run for each table."""
-    return [Source("csv", name, (path,), partial(_read, path)) for path, name in named(files, root)]
+    found = []
+    for path, name in named(files, root):
+        notes = csv_logger.notes_of(path)
+        found.append(Source("csv", name, (path, notes) if notes.is_file() else (path,), partial(_read, path)))
+    return found
 
 
 def _header(path: Path) -> tuple[list[str], str] | None:
@@ -56,13 +61,16 @@ def _header(path: Path) -> tuple[list[str], str] | None:
     splits = [(_cells(line, delimiter), delimiter) for delimiter in _DELIMITERS]
     # a name may hold the other delimiters; one that has a step among the names is right
     names, delimiter = max(splits, key=lambda split: (not {*STEPS}.isdisjoint(split[0]), len(split[0])))
+    if csv_logger.is_ours(names):
+        return names, delimiter
+    names = [name.strip() for name in names]
     is_header = len(names) > 1 and all(names) and len({*names}) == len(names) and not any(map(_NUMBER.match, names))
     return (names, delimiter) if is_header else None
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
     try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, strict=True))]
+        return next(csv.reader([line], delimiter=delimiter, strict=True))
     except (csv.Error, StopIteration):
         return []
 
@@ -72,32 +80,42 @@ def _read(path: Path, report: Report, options: Options) -> Iterator[Item]:
     if found is None:
         raise ImportingError(f"{path} does not begin with a row of column names, each once")
     names, delimiter = found
-    column = step_column(names, options, str(path))
+    is_ours = csv_logger.is_ours(names)
+    column = "step" if is_ours else step_column(names, options, str(path))
     csv.field_size_limit(_LARGEST_CELL)
     with path.open(encoding="utf-8-sig", newline="", errors="surrogateescape") as file:
-        lines = _Lines(file, report)
-        rows = csv.reader(lines, delimiter=delimiter)
-        next(rows)
-        for cells in rows:
-            where = f"{path.name}:{rows.line_num}"
-            if lines.is_torn:
-                report.note(
-                    f"{path.name} ends without a line end: its last row may be cut short and is left out; end it "
-                    f"with one if it is whole"
-                )
-                break
-            if not cells:
-                continue
-            if len(cells) > len(names):
-                report.leave_out("rows with more cells than the header has names")
-                report.note(f"{where} has {len(cells)} cells, and the header {len(names)} names")
-                continue
+        rows = _rows(path, file, delimiter, names, report)
+        if is_ours:
+            yield from csv_logger.read(path, names, (cells for _, cells in rows), report)
+            return
+        for number, cells in rows:
             row = {name: value(cell) for name, cell in zip(names, cells, strict=False) if cell.strip()}
             if column not in row:
                 report.leave_out(f"rows without {column!r}")
-                report.note(f"{where} has no {column!r}")
+                report.note(f"{path.name}:{number} has no {column!r}")
                 continue
             yield from lines_of(row, row.pop(column), options.context)
+
+
+def _rows(
+    path: Path, file: TextIO, delimiter: str, names: list[str], report: Report
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and cells of each whole row behind the header."""
+    lines = _Lines(file, report)
+    rows = csv.reader(lines, delimiter=delimiter)
+    next(rows)
+    for cells in rows:
+        if lines.is_torn:
+            report.note(
+                f"{path.name} ends without a line end: its last row may be cut short and is left out; end it with one "
+                f"if it is whole"
+            )
+            break
+        if len(cells) > len(names):
+            report.leave_out("rows with more cells than the header has names")
+            report.note(f"{path.name}:{rows.line_num} has {len(cells)} cells, and the header {len(names)} names")
+        elif cells:
+            yield rows.line_num, cells
 
 
 def value(cell: str) -> Any:

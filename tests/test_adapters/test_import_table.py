@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from adapters.importers.finding import find_sources
 from adapters.importers.importing import import_run
 from adapters.importers.items import Options
-from loggers import names
-from tests.test_adapters.imported import imported, points
+from loggers import CSVLogger, names, replay
+from tests.test_adapters.imported import about, imported, points, write_run
 
 
 def test_a_table_as_lightning_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,6 +33,18 @@ def test_a_table_as_lightning_writes_it(tmp_path: Path, capsys: pytest.CaptureFi
         "val/epoch": [(49, 0), (99, 1)],
     }
     assert (said["kind"], said["lines"], said["left_out"]) == ("csv", 4, {})
+
+
+@pytest.mark.parametrize("end", ["completed", "early_stop", "error", "interrupted"])
+def test_a_round_trip_keeps_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str], end: str) -> None:
+    """run -> CSVLogger -> run: all metrics exactly, contexts, epochs, times, and from the notes all the rest."""
+    run = write_run(tmp_path / "run", end=end)
+    replay(run, CSVLogger(tmp_path / "csv" / "metrics.csv"))
+    (said,) = imported(tmp_path / "csv", tmp_path / "again", capsys=capsys)
+
+    assert said["kind"] == "csv"
+    assert points(tmp_path / "again") == points(run)
+    assert about(tmp_path / "again") == about(run)
 
 
 @pytest.mark.parametrize(("delimiter", "ending"), [(";", "\n"), ("\t", "\r\n")])
