@@ -79,6 +79,7 @@ class _Run:
         self._report = report
         self._context = options.context
         self._axes: dict[str, str] = {}  # metric, or what a glob begins with and a star -> its step metric
+        self._params: dict[str, Any] = {}
         self._summary: dict[str, Any] = {}
         self._logged: set[str] = set()
         self._about: dict[str, Any] = {}
@@ -89,18 +90,19 @@ class _Run:
     def begin(self) -> Iterator[Item]:
         """Begin a file."""
         self._exit = self._offset = None
+        self._summary.pop("status", None)  # it was that of the attempt before
         yield Attempt(alone=True)
 
     def record(self, record: Any, path: Path) -> Iterator[Item]:
         kind = record.WhichOneof("record_type")
         if kind == "history":
-            yield from self._row(_tree(record.history.item), path)
+            yield from self._row(_tree(record.history.item, {}), path)
         elif kind == "run":
             yield from self._details(record.run)
         elif kind == "config":
             yield from self._config(record.config)
         elif kind == "summary":
-            self._summary |= _tree(record.summary.update)
+            _tree(record.summary.update, self._summary)
             for item in record.summary.remove:
                 self._summary.pop(item.key or item.nested_key[0], None)
         elif kind == "metric":
@@ -114,13 +116,15 @@ class _Run:
 
     def rest(self) -> Iterator[Item]:
         """Yield what is known only at the end: the summary's own entries, what the run is called, its end."""
+        said = self._summary.get("status")
+        if said in STATUSES:
+            del self._summary["status"]
         for key, value in self._summary.items():
-            if key not in self._logged and key not in _OWN and key != "status":
+            if key not in self._logged and key not in _OWN:
                 yield Call("log_other", (key, value))
         if self._about:
             yield Call("log_other", ("wandb", self._about))
         if self._exit is not None:
-            said = self._summary.get("status")
             by_code = {0: "completed", _INTERRUPTED: "interrupted"}.get(self._exit, "error")
             yield End(said if said in STATUSES else by_code)
 
@@ -132,9 +136,10 @@ class _Run:
         self._about |= {name: value for name in names if (value := getattr(run, name))}
 
     def _config(self, config: Any) -> Iterator[Item]:
-        params = _tree(config.update)
-        params.pop("_wandb", None)
-        if params:
+        _tree(config.update, self._params)
+        self._params.pop("_wandb", None)
+        changed = {item.nested_key[0] if item.nested_key else item.key for item in config.update}
+        if params := {key: value for key, value in self._params.items() if key in changed}:
             yield Call("log_params", (params,))
 
     def _row(self, row: dict[str, Any], path: Path) -> Iterator[Item]:
@@ -224,9 +229,8 @@ _UNSUPPORTED: Final = {
 }
 
 
-def _tree(items: Any) -> dict[str, Any]:
-    """Return items, which have a key or a path of keys, as nested data."""
-    tree: dict[str, Any] = {}
+def _tree(items: Any, tree: dict[str, Any]) -> dict[str, Any]:
+    """Put items, which have a key or a path of keys, into nested data, and return it."""
     for item in items:
         *outer, last = list(item.nested_key) or [item.key]
         inner = tree

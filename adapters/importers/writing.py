@@ -67,12 +67,14 @@ class Writer:
             self._leave_out("lines whose step is no integer from 0 on", MetricValueError(f"step {line.step!r}"))
             return
         self._cut(self._overlaps.line(step, line.context, line.metrics))
-        metrics = line.metrics
-        if line.walltime is not None:
+        metrics, epoch = line.metrics, line.epoch
+        if line.context == "other":
+            epoch = None  # as of values of log_other, which these are
+        elif line.walltime is not None:
             metrics = {**metrics, "walltime": np.float64(line.walltime)}
         stored = len(line.metrics)
         try:
-            self._logger.log_metrics(metrics, step=step, epoch=line.epoch, context=line.context)
+            self._logger.log_metrics(metrics, step=step, epoch=epoch, context=line.context)
         except MetricValueError as error:
             stored -= len(error.metrics)
             self._leave_out("values that a run cannot hold", error, len(error.metrics))

@@ -87,7 +87,10 @@ def test_rows_of_a_raw_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         run.log({"at twelve": 1}, step=12)
         run.log({"at twelve": 2, "too": 3}, step=12)
         run.config.update({"lr": 0.25}, allow_val_change=True)
+        run.config["late"] = {"a": 1, "b": {"c": 2}}
         run.summary["best"] = {"step": 3}
+        run.summary["best"]["value"] = 5
+        run.summary["status"] = "fine, by its owner"
         run.finish(exit_code=3)
         """),
     )
@@ -109,12 +112,14 @@ def test_rows_of_a_raw_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "val/acc": [(60, 0.25), (70, 0.5)],
         "trainer/lr": [(8, 0.5)],
         "other/x": [(6, "text")],
-        "other/best": [(70, {"step": 3})],
+        "other/best": [(70, {"step": 3, "value": 5})],
+        "other/status": [(70, "fine, by its owner")],
     }
-    assert len(points(tmp_path / "run")["train/walltime"]) == 6
+    times = {name: len(s) for name, s in points(tmp_path / "run").items() if name.endswith("/walltime")}
+    assert times == {"train/walltime": 6, "val/walltime": 2, "trainer/walltime": 1}
     status, params, tags = about(tmp_path / "run")
     assert (status, said["status"]) == ("error", "error")
-    assert params == {"lr": 0.25, "deep": {"a": 1, "b.c": [1, 2]}}
+    assert params == {"lr": 0.25, "deep": {"a": 1, "b.c": [1, 2]}, "late": {"a": 1, "b": {"c": 2}}}
     assert tags == {"x": True, "k:v": True}
     assert said["left_out"] == {"media of type histogram": 1, "media of type html-file": 1}
 
