@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from adapters.importers import json_lines, koochak, table, tensorboard, wandb
+from adapters.importers import group, json_lines, koochak, table, tensorboard, wandb
 from adapters.importers.items import ImportingError, Source
 from plattli.runs import is_run
 
@@ -32,6 +32,7 @@ class Importer(Protocol):
 KINDS: Final[Mapping[str, Importer]] = {
     "tensorboard": tensorboard,
     "wandb": wandb,
+    "group": group,
     "jsonl": json_lines,
     "koochak": koochak,
     "csv": table,
