@@ -127,6 +127,7 @@ class TeeLogger:
         options = Options(poll, Backoff(attempts, first_wait, longest_wait))
         for number, other in enumerate((o for o in others if o is not None), 1):
             check_logger(other)
+            other = as_logger(other)
             self._replicas.append(_replica(other, f"{number}-{type(other).__name__}", options, self._news))
         #: the replicas that are called in turn; a tuple that is replaced when one falls behind
         self._inline = tuple(r for r in self._replicas if isinstance(r, Inline))
@@ -334,7 +335,7 @@ class TeeLogger:
 
     @property
     def replicas(self) -> list[Any]:
-        """The loggers beside the primary, as they were handed over."""
+        """The loggers beside the primary, as they were handed over; of a raw object its logger."""
         return [replica.logger for replica in self._replicas]
 
     def report(self) -> list[dict[str, JSON]]:

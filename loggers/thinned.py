@@ -64,7 +64,7 @@ class Thinned:
             if isinstance(strings, str):
                 raise LoggerError(f"{name} must be several strings, got the one string {strings!r}: put it in a tuple")
         #: the logger that gets the rest
-        self.wrapped = logger
+        self.wrapped = verbs.as_logger(logger)
         self._every = dict(every)
         self._contexts = None if contexts is None else frozenset(contexts)
         self._patterns = None if metrics is None else tuple(metrics)

@@ -139,7 +139,7 @@ def test_a_tee_takes_the_writer_itself(tmp_path: Path, run: Path, make: Any) -> 
     writer.close()
     files = Files(run)
 
-    assert tee.replicas == [writer]
+    assert tee.replicas == [loggers.as_logger(writer)]
     assert files.scalars("train/loss") == [(0, 0.0), (1, 1.0), (2, 2.0)]
     assert files.wall_times("train/loss") == [100.0, 101.0, 102.0]
     assert files.scalars("train/acc") == [(2, 0.5)]
