@@ -11,6 +11,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.test_adapters.imported import imported, points
 from tests.test_adapters.tensorboard_files import Files
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,27 @@ def run(home: Path, script: str) -> str:
 
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_a_wandb_run(tmp_path: Path) -> None:
+    """It goes on with its owner's run, whose rows are beside ours."""
+    run(
+        tmp_path,
+        """
+        import wandb
+        raw = wandb.init(project="p", id="raw", settings=wandb.Settings(console="off", x_disable_stats=True))
+        raw.log({"mine": 7.0})
+        logger = train(raw, "run")
+        assert type(logger).__name__ == "WandbLogger" and loggers.backend(raw) is raw
+        raw.finish()
+        """,
+    )
+    imported(tmp_path / "wandb", tmp_path / "again")
+
+    found = points(tmp_path / "again")
+    assert found["train/loss"] == [(1, 0.5), (2, 0.25)]
+    assert found["train/mine"] == [(0, 7.0)]
+    assert found["train/walltime"][1] == (1, 1.7e9)
 
 
 def test_an_mlflow_run(tmp_path: Path) -> None:
