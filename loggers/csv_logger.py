@@ -15,9 +15,11 @@ every set of new names: log metrics under few names, and early.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
+import threading
 import time
 import warnings
 import weakref
@@ -46,7 +48,7 @@ class CSVLogger:
     is another row. A file that is there is appended to; :meth:`reattach` cuts it back.
 
     After a ``fork`` the child's copy writes nothing, and so does a pickled copy of a logger that has begun to write.
-    A logger that has not may be pickled and used elsewhere.
+    A logger that has not may be pickled and used elsewhere. Threads may share a logger.
 
     Args:
         path: the file; its directories are made. Without a path a driver has to :meth:`adopt` the logger. Nothing is
@@ -70,6 +72,7 @@ class CSVLogger:
         self._torn = False  # there may be more than that
         self._last: tuple[int | None, int | None] = (None, None)  # step and epoch of the last row
         self._notes = JSONLogger()
+        self._lock = threading.RLock()
         if path is not None:
             self._set_path(Path(path))
 
@@ -104,39 +107,43 @@ class CSVLogger:
             return
         step, epoch, context = check_step(step), check_epoch(epoch), check_context(context)
         values, problems = plain(metrics)
-        if values or not problems:
-            given = axes.get("walltime")
-            now = time.time() if given is None else float(given)
-            self._open()
-            if new := [name for name in values if name not in self._columns]:
-                self._widen(new)
-            row = [cell(context), "" if epoch is None else str(epoch), str(step), repr(now)]
-            row += [""] * len(self._columns)
-            for name, value in values.items():
-                row[self._columns[name]] = cell(value)
-            self._write(_line(row))
-            self._rows += 1
-        self._last = step, epoch
+        given = axes.get("walltime")
+        now = time.time() if given is None else float(given)
+        with self._lock:
+            if values or not problems:
+                self._open()
+                if new := [name for name in values if name not in self._columns]:
+                    self._widen(new)
+                row = [cell(context), "" if epoch is None else str(epoch), str(step), repr(now)]
+                row += [""] * len(self._columns)
+                for name, value in values.items():
+                    row[self._columns[name]] = cell(value)
+                self._write(_line(row))
+                self._rows += 1
+            self._last = step, epoch
         if problems:
             raise_for(problems, where=f"the {context} line of step {step}")
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Note hyperparameters beside the table. Later values win over earlier ones."""
         if self._may_write():
-            self._notes.log_params(params)
-            self._own()
+            with self._lock:
+                self._notes.log_params(params)
+                self._own()
 
     def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
         """Note tags beside the table."""
         if self._may_write():
-            self._notes.log_tags(tags)
-            self._own()
+            with self._lock:
+                self._notes.log_tags(tags)
+                self._own()
 
     def log_other(self, key: str, value: Any) -> None:
         """Note a free-form value beside the table."""
         if self._may_write():
-            self._notes.log_other(key, value)
-            self._own()
+            with self._lock:
+                self._notes.log_other(key, value)
+                self._own()
 
     def log_confusion(
         self,
@@ -150,11 +157,12 @@ class CSVLogger:
     ) -> None:
         """Note a matrix beside the table, by default at the step and epoch of the last row."""
         if self._may_write():
-            if step is None:
-                step, last_epoch = self._last
-                epoch = last_epoch if epoch is None else epoch
-            self._notes.log_confusion(matrix, labels, epoch=epoch, step=step, context=context, name=name)
-            self._own()
+            with self._lock:
+                if step is None:
+                    step, last_epoch = self._last
+                    epoch = last_epoch if epoch is None else epoch
+                self._notes.log_confusion(matrix, labels, epoch=epoch, step=step, context=context, name=name)
+                self._own()
 
     def finish(self, status: str) -> None:
         """Note the status beside the table, and close both files.
@@ -165,9 +173,10 @@ class CSVLogger:
         """
         check_status(status)
         if self._may_write():
-            self._open()  # so that a state taken later knows how many rows there are
-            self._notes.finish(status)
-            self.close()
+            with self._lock:
+                self._open()  # so that a state taken later knows how many rows there are
+                self._notes.finish(status)
+                self.close()
         self._finished = True
 
     def run_id(self) -> str | None:
@@ -180,12 +189,13 @@ class CSVLogger:
 
     def logger_state(self) -> dict[str, JSON]:
         """Return how far the files have come: ``path``, ``rows``, ``notes`` in bytes, last ``step`` and ``epoch``."""
-        rows = self._rows
-        if self._owner is None and self.path is not None:
-            rows = _table(self.path)[1]
-        step, epoch = self._last
-        path = None if self.path is None else os.path.abspath(self.path)
-        return {"path": path, "rows": rows, "notes": self._notes_size(), "step": step, "epoch": epoch}
+        with self._guard():
+            rows = self._rows
+            if self._owner is None and self.path is not None:
+                rows = _table(self.path)[1]
+            step, epoch = self._last
+            path = None if self.path is None else os.path.abspath(self.path)
+            return {"path": path, "rows": rows, "notes": self._notes_size(), "step": step, "epoch": epoch}
 
     def reattach(self, state: Any) -> None:
         """Go on behind the rows and notes that were there when ``state`` was taken; remove the rest.
@@ -204,25 +214,29 @@ class CSVLogger:
             fits = False
         if not fits:
             raise RecordError(f"expected the state of a CSVLogger (path, rows, notes, step, epoch), got {state!r:.200}")
-        if self._owner not in (None, os.getpid()):
+        if self._is_copy():
             return
         if self.path is None:
             raise _no_path()
-        there, size = _table(self.path)[1], self._notes_size()
+        with self._lock:
+            self._go_back(self.path, state, rows, notes)
+            self._last = last
+
+    def _go_back(self, path: Path, state: Any, rows: int, notes: int) -> None:
+        there, size = _table(path)[1], self._notes_size()
         if there < rows or size < notes:
             raise RecordError(
-                f"{self.path} has {there} rows and {size} bytes of notes, and the state is of {rows} and {notes}, in "
+                f"{path} has {there} rows and {size} bytes of notes, and the state is of {rows} and {notes}, in "
                 f"{state.get('path')}: build the logger with the path where that file is now"
             )
         self._finished = False
         self.close()
-        if self.path.exists():
+        if path.exists():
             self._open()
             self._cut(rows)
         if self._notes.path is not None and size > notes:
             os.truncate(self._notes.path, notes)
         self._notes = JSONLogger(self._notes.path)
-        self._last = last
 
     def logger_info(self) -> dict[str, Any]:
         """Return where the file is, and how many rows it has."""
@@ -238,10 +252,11 @@ class CSVLogger:
 
     def close(self) -> None:
         """Close the files without finishing the run; a later verb opens them again."""
-        if self._close_fd is not None:
-            self._close_fd()
-        self._fd = self._close_fd = None
-        self._notes.close()
+        with self._guard():
+            if self._close_fd is not None:
+                self._close_fd()
+            self._fd = self._close_fd = None
+            self._notes.close()
 
     def __enter__(self) -> Self:
         """Return the logger."""
@@ -258,7 +273,21 @@ class CSVLogger:
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open file behind. A copy of a logger in use belongs to no process."""
         inert = {} if self._owner is None else {"_owner": -1}
-        return {**self.__dict__, "_fd": None, "_close_fd": None, **inert}
+        kept = {key: value for key, value in self.__dict__.items() if key != "_lock"}
+        return {**kept, "_fd": None, "_close_fd": None, **inert}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what the pickle holds."""
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+    def _is_copy(self) -> bool:
+        """Return whether the file is another process's."""
+        return self._owner not in (None, os.getpid())
+
+    def _guard(self) -> contextlib.AbstractContextManager[object]:
+        # in a forked child a thread that is not there may hold the lock
+        return contextlib.nullcontext() if self._is_copy() else self._lock
 
     def _may_write(self) -> bool:
         """Return whether this copy of the logger writes at all."""
@@ -266,7 +295,7 @@ class CSVLogger:
             raise LoggerFinishedError(
                 f"{self!r} is finished and logs nothing any more: build another one to append to the file"
             )
-        if self._owner is None or self._owner == os.getpid():
+        if not self._is_copy():
             return True
         if not self._warned:
             self._warned = True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, ClassVar, TypeAlias
 
 from adapters.backends._outbox import Full, Outbox
@@ -36,6 +37,7 @@ class Queued:
 
     def _set_idle(self) -> None:
         self._outbox: Outbox[Operation] | None = None
+        self._turns = threading.RLock()
         self._pid = 0
         self._abandoned: Any = None
         self._status: str | None = None
@@ -74,6 +76,11 @@ class Queued:
     def _forked(self) -> bool:
         return self._pid not in (0, os.getpid())
 
+    def _turn(self) -> AbstractContextManager[object]:
+        """Hold this while something is numbered, dated or begun: threads may share a logger."""
+        # in a forked child a thread that is not there may hold the lock
+        return nullcontext() if self._forked() else self._turns
+
     def _own_outbox(self) -> Outbox[Operation] | None:
         """Return the queue, if there is one and it is this process's."""
         return None if self._forked() else self._outbox
@@ -91,6 +98,10 @@ class Queued:
                     stacklevel=4,
                 )
             return None
+        with self._turn():
+            return self._outbox or self._new_outbox()
+
+    def _new_outbox(self) -> Outbox[Operation]:
         deliver, end = self._begin()
         self._pid = os.getpid()
         self._outbox = outbox = Outbox(
@@ -112,16 +123,18 @@ class Queued:
         Raises:
             UndeliveredError: the tracker takes nothing, and memory no more; it is not queued.
         """
-        outbox = self._start()
-        if outbox is None:
-            return
-        try:
-            outbox.put(operation)
-        except Full:
-            raise UndeliveredError(
-                f"{self._undelivered(outbox)}, and no more may wait (max_pending={self._max_pending}): "
-                f"log to a TeeLogger with a local primary to train on without {self.tracker}"
-            ) from outbox.error
+        with self._turn():
+            self._check_open("logging")  # another thread may have finished it meanwhile
+            outbox = self._start()
+            if outbox is None:
+                return
+            try:
+                outbox.put(operation)
+            except Full:
+                raise UndeliveredError(
+                    f"{self._undelivered(outbox)}, and no more may wait (max_pending={self._max_pending}): "
+                    f"log to a TeeLogger with a local primary to train on without {self.tracker}"
+                ) from outbox.error
         if self._news or outbox.error is not None or len(outbox.refused) > self._heard:
             self._speak(outbox)
 
@@ -143,16 +156,17 @@ class Queued:
         outbox = self._start()
         if outbox is None:
             return
-        self._put(last)
-        if not outbox.flush(self._finish_timeout):
-            raise UndeliveredError(
-                f"{self._undelivered(outbox)} after {self._finish_timeout} s: call finish again to go on "
-                "waiting; they are lost if this process ends before"
-            )
-        self._end(status)
-        self._status = status
-        self._abandoned.detach()
-        outbox.close(None)
+        with self._turn():
+            self._put(last)
+            if not outbox.flush(self._finish_timeout):
+                raise UndeliveredError(
+                    f"{self._undelivered(outbox)} after {self._finish_timeout} s: call finish again to go on "
+                    "waiting; they are lost if this process ends before"
+                )
+            self._end(status)
+            self._status = status
+            self._abandoned.detach()
+            outbox.close(None)
         self._speak(outbox)
 
     def _undelivered(self, outbox: Outbox[Operation]) -> str:

@@ -181,14 +181,15 @@ class MLflowLogger(Queued):
         if line:
             if epoch is not None:
                 line[encode(f"{context}/epoch")] = epoch
-            last_step, last_time = self._latest.get(context, (-1, 0))
-            if step <= last_step:
-                when = max(when, last_time + 1)  # the newest time counts
-            elif walltime is None:
-                when = max(when, last_time)
-            self._put(["metrics", when, step, line])
-            self._latest[context] = (max(step, last_step), max(when, last_time))
-            self._latest[None] = (step, when)
+            with self._turn():
+                last_step, last_time = self._latest.get(context, (-1, 0))
+                if step <= last_step:
+                    when = max(when, last_time + 1)  # the newest time counts
+                elif walltime is None:
+                    when = max(when, last_time)
+                self._put(["metrics", when, step, line])
+                self._latest[context] = (max(step, last_step), max(when, last_time))
+                self._latest[None] = (step, when)
         raise_for(problems, where=f"the {context} line of step {step}")
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -211,14 +212,9 @@ class MLflowLogger(Queued):
                 problems[name] = str(error)
             else:
                 texts[name] = text(value)
-        if texts and self._start() is not None:
-            for name, words in texts.items():
-                if self._params.get(name) == words:
-                    continue
-                version = self._versions.get(name, 0) + 1
-                stored = encode(name) + (f":v{version}" if version > 1 else "")
-                self._put(["params", pieces(stored, words, LONGEST_PARAM)])  # alone: a refusal costs no other
-                self._params[name], self._versions[name] = words, version
+        if texts:
+            with self._turn():
+                self._put_params(texts)
         raise_for(problems, where="the params")
 
     def log_tags(self, tags: Mapping[str, Any] | Iterable[str] | str) -> None:
@@ -332,15 +328,16 @@ class MLflowLogger(Queued):
 
         What MLflow does not take within ``finish_timeout`` is in the state itself, under ``pending``.
         """
-        pending = self._flush()
-        return {
-            "tracking_uri": self._given["tracking_uri"],
-            "experiment": self._recipe["experiment"],
-            "run": self._run,
-            "id": self._id,
-            "latest": [[context, *place] for context, place in self._latest.items()],
-            "pending": [plain_operation(operation) for operation in pending],
-        }
+        with self._turn():
+            pending = self._flush()
+            return {
+                "tracking_uri": self._given["tracking_uri"],
+                "experiment": self._recipe["experiment"],
+                "run": self._run,
+                "id": self._id,
+                "latest": [[context, *place] for context, place in self._latest.items()],
+                "pending": [plain_operation(operation) for operation in pending],
+            }
 
     def reattach(self, state: Any) -> None:
         """Go on with the run that ``state`` describes. Call it before the first verb.
@@ -438,6 +435,17 @@ class MLflowLogger(Queued):
         self._versions = {name: len(values) for name, values in known.items()}
         say = self._news.append
         return partial(deliver, client, self._run, say), lambda status: end(client, run.info.run_id, STATUSES[status])
+
+    def _put_params(self, texts: Mapping[str, str]) -> None:
+        if self._start() is None:
+            return
+        for name, words in texts.items():
+            if self._params.get(name) == words:
+                continue
+            version = self._versions.get(name, 0) + 1
+            stored = encode(name) + (f":v{version}" if version > 1 else "")
+            self._put(["params", pieces(stored, words, LONGEST_PARAM)])  # alone: a refusal costs no other
+            self._params[name], self._versions[name] = words, version
 
     def _first(self) -> Iterable[Operation]:
         if tags := self._recipe["tags"]:

@@ -181,7 +181,8 @@ class TrackioLogger(Queued):
         """
         self._check_open("log_tags")
         if new := json_data(plain_tags(tags)):
-            self._put_config({OURS: {**self._config[OURS], "tags": self._config[OURS]["tags"] | new}})
+            with self._turn():
+                self._put_config({OURS: {**self._config[OURS], "tags": self._config[OURS]["tags"] | new}})
 
     def log_other(self, key: str, value: Any) -> None:
         """Log a free-form value as ``other/<key>`` at the current step.
@@ -264,17 +265,18 @@ class TrackioLogger(Queued):
 
         What the disk does not take within ``finish_timeout`` is in the state itself, under ``pending``.
         """
-        pending = self._flush()
-        return {
-            "project": self._project,
-            "name": self._name,
-            "id": self._id,
-            "directory": self._directory,
-            "rows": self._rows,
-            "config": plain_operation(["config", self._config])[1],
-            "latest": [[context, step] for context, step in self._latest.items()],
-            "pending": [plain_operation(operation) for operation in pending],
-        }
+        with self._turn():
+            pending = self._flush()
+            return {
+                "project": self._project,
+                "name": self._name,
+                "id": self._id,
+                "directory": self._directory,
+                "rows": self._rows,
+                "config": plain_operation(["config", self._config])[1],
+                "latest": [[context, step] for context, step in self._latest.items()],
+                "pending": [plain_operation(operation) for operation in pending],
+            }
 
     def reattach(self, state: Any) -> None:
         """Go on with the run that ``state`` describes. Call it before the first verb.
@@ -339,7 +341,7 @@ class TrackioLogger(Queued):
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep the recipe and the identity; the queue stays with its process."""
-        lost = ("_outbox", "_pid", "_abandoned", "_end", "_status", "_news", "_told")
+        lost = ("_outbox", "_turns", "_pid", "_abandoned", "_end", "_status", "_news", "_told")
         return {key: value for key, value in self.__dict__.items() if key not in lost}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -373,14 +375,16 @@ class TrackioLogger(Queued):
     def _put_row(self, when: str, step: int, row: dict[str, Any]) -> None:
         if step > _LAST_STEP:
             raise StepError(f"Trackio's steps go up to 2**63 - 1, got {step}")
-        if self._start() is not None:
-            self._put(["row", self._rows, when, step, row])
-            self._rows += 1
+        with self._turn():
+            if self._start() is not None:
+                self._put(["row", self._rows, when, step, row])
+                self._rows += 1
 
     def _put_config(self, new: dict[str, Any]) -> None:
-        if self._start() is not None:
-            self._put(["config", self._config | new])
-            self._config |= new
+        with self._turn():
+            if self._start() is not None:
+                self._put(["config", self._config | new])
+                self._config |= new
 
 
 def _ended(config: Mapping[str, Any], status: str) -> dict[str, Any]:
