@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from adapters.backends._mlflow_client import absolute as absolute_uri
-from loggers.errors import LoggerError
+from loggers.contract import JSON
+from loggers.errors import LoggerError, RecordError
+from loggers.json_logger import JSONLogger
 
 
 class _Kind(NamedTuple):
@@ -45,7 +47,8 @@ _KINDS: Final = {
     "zarr": _Kind(
         "adapters.backends.metrics_group", "MetricsGroupLogger", "DIR", lambda value: {"path": value}, True
     ),
-    "jsonl": _Kind("loggers.json_logger", "JSONLogger", "FILE", lambda value: {"path": value}),
+    # without a backlog: what is noted as sent has to be in the file
+    "jsonl": _Kind("adapters.targets", "ReplayedLines", "FILE", lambda value: {"path": value, "backlog": 0}),
     "csv": _Kind("loggers.csv_logger", "CSVLogger", "FILE", lambda value: {"path": value}),
     "stdout": _Kind("loggers.stdout_logger", "StdoutLogger", "", lambda value: {}),
     "plattli": _Kind("loggers.plattli_logger", "PlattliLogger", "DIR", lambda value: {"directory": value}, True),
@@ -67,6 +70,37 @@ def place(spec: str) -> Path | None:
     """Return the file or folder that a target is, ``None`` if it is not on this machine."""
     name, _, value = spec.partition(":")
     return None if name in _NO_PATH else Path(value)
+
+
+class ReplayedLines(JSONLogger):
+    """A JSON Lines file that a replay writes: one that was killed goes on behind what it had noted.
+
+    A :class:`~loggers.json_logger.JSONLogger` never takes a line back, so lines would be there twice.
+    """
+
+    def logger_state(self) -> dict[str, JSON]:  # type: ignore[override]
+        """Return how long the file is, in bytes."""
+        return {"size": self._size()}
+
+    def reattach(self, state: Any) -> None:
+        """Cut the file to the length that it had.
+
+        Raises:
+            RecordError: no such state, or the file is shorter.
+        """
+        size = state.get("size") if isinstance(state, Mapping) else None
+        if type(size) is not int:
+            raise RecordError(f"expected how much of {self.path} has been written, got {state!r:.200}")
+        if (there := self._size()) < size:
+            raise RecordError(
+                f"{self.path} has {there} bytes, and {size} were written: somebody has cut it; send all of the run "
+                "again with --force"
+            )
+        if self.path is not None and there > size:
+            os.truncate(self.path, size)
+
+    def _size(self) -> int:
+        return self.path.stat().st_size if self.path is not None and self.path.exists() else 0
 
 
 class Recipe:

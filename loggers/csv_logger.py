@@ -71,7 +71,7 @@ class CSVLogger:
         self._size = 0  # bytes of complete rows
         self._torn = False  # there may be more than that
         self._last: tuple[int | None, int | None] = (None, None)  # step and epoch of the last row
-        self._notes = JSONLogger()
+        self._notes = JSONLogger(backlog=0)
         self._lock = threading.RLock()
         if path is not None:
             self._set_path(Path(path))
@@ -236,7 +236,7 @@ class CSVLogger:
             self._cut(rows)
         if self._notes.path is not None and size > notes:
             os.truncate(self._notes.path, notes)
-        self._notes = JSONLogger(self._notes.path)
+        self._notes = JSONLogger(self._notes.path, backlog=0)
 
     def logger_info(self) -> dict[str, Any]:
         """Return where the file is, and how many rows it has."""

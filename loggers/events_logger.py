@@ -15,6 +15,7 @@ key of at most 96 characters. The whole run belongs in another logger beside thi
 from __future__ import annotations
 
 import math
+import operator
 import os
 import time
 import warnings
@@ -55,7 +56,7 @@ class EventsLogger:
         clock: seconds; only differences count.
 
     Raises:
-        LoggerError: ``publish`` cannot be called, or ``every`` is no time.
+        LoggerError: ``publish`` cannot be called, ``total`` is no integer, or ``every`` is no time.
     """
 
     #: A call in the caller's thread, and the publisher is an object of the caller's: it cannot leave the process.
@@ -76,7 +77,11 @@ class EventsLogger:
         if not isinstance(every, (int, float)) or not every >= 0:
             raise LoggerError(f"every must be seconds, 0 or more, got {every!r}")
         self._publish = publish
-        self._total = total
+        try:
+            # NumPy's integers are no JSON data
+            self._total = None if total is None else operator.index(total)
+        except TypeError:
+            raise LoggerError(f"total must be a number of steps, or None, got {total!r:.80}") from None
         self._every = every
         self._zero_based = zero_based
         self._strict = strict
@@ -133,7 +138,8 @@ class EventsLogger:
         """Publish a checkpoint as an artifact; nothing else."""
         if self._may_publish() and key == "checkpoint" and isinstance(value, Mapping) and "path" in value:
             self._begin()
-            artifact = {"artifact": "checkpoint", "path": str(value["path"]), "step": value.get("step")}
+            step = _bounded(plain({"step": value.get("step")})[0]).get("step")
+            artifact = {"artifact": "checkpoint", "path": str(value["path"]), "step": step}
             self._say("artifact", artifact)
 
     def log_confusion(

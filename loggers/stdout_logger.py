@@ -13,6 +13,7 @@ lines go by their names, those of other contexts by ``<context>/<name>``.
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import sys
@@ -275,12 +276,22 @@ def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:  # a program without a console
         return
     stream.flush()
-    try:
-        fd = stream.fileno()
-    except (AttributeError, OSError):  # a stream in memory
+    if not _is_plain_file(stream):
         stream.write(text)
         stream.flush()
         return
+    fd = stream.fileno()
     data = text.encode(stream.encoding or "utf-8", errors="backslashreplace")
     while data:
         data = data[os.write(fd, data) :]
+
+
+def _is_plain_file(stream: TextIO) -> bool:
+    """Return whether a stream does nothing but to hand its text to a file of the system.
+
+    One that is in memory has no such file. One that also writes a copy, shows the text in a notebook or compresses it
+    may well name a file, which is not where its text has to go.
+    """
+    if not isinstance(stream, io.TextIOWrapper) or type(stream).write is not io.TextIOWrapper.write:
+        return False
+    return type(getattr(stream.buffer, "raw", stream.buffer)) is io.FileIO

@@ -40,7 +40,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "adapters/_processes.py": _FANOUT,
     "adapters/_replicas.py": _FANOUT,
     "adapters/commands.py": (*_FANOUT, "plattli._console", "plattli._format", "plattli.errors"),
-    "adapters/targets.py": ("loggers.errors",),
+    "adapters/targets.py": ("loggers.contract", "loggers.errors", "loggers.json_logger"),
     "adapters/importers": (
         *_BACKENDS,
         "loggers._cells",

@@ -16,6 +16,7 @@ from loggers import PlattliLogger
 from plattli import Reader
 from plattli.cli import main as plattli
 from tests.faults import failing_disk
+from tests.killing import run_killed
 from tests.test_adapters.tensorboard_files import Files
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +106,27 @@ def test_a_place_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str
     else:
         with Reader(tmp_path / "out") as reader:
             assert reader.metric("train/n")[1].tolist() == list(range(50))
+
+
+@pytest.mark.parametrize("at", [1000, 2500, 2510])
+def test_a_killed_replay_goes_on_where_it_was(tmp_path: Path, at: int) -> None:
+    """In a file that cannot tell, too: what was written and not noted is not there twice."""
+    run, file = tmp_path / "run", tmp_path / "run.jsonl"
+    write_run(run, 3000)
+    command = ["replay", str(run), "--to", f"jsonl:{file}", "--quiet"]
+    _, done = run_killed(lambda acknowledge: acknowledge(plattli(command)), at)
+    noted = json.loads(next((run / ".followers").glob("*.json")).read_bytes())
+
+    assert not done
+    assert len(rows_or_less(file)) > noted["delivered"]
+    assert plattli(command) == 0
+    assert points(file) == expected(3000)
+    assert [row["type"] for row in rows(file)].count("params") == 1
+
+
+def rows_or_less(file: Path) -> list[str]:
+    """Return a file's lines, of which the last may be half."""
+    return file.read_text().split("\n")
 
 
 def test_a_run_that_goes_on_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

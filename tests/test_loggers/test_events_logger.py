@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loggers import EventsLogger, TrainingSession
@@ -136,6 +137,20 @@ def _refuse(name: str, payload: dict[str, Any]) -> None:
     raise ConnectionError("no route")
 
 
+def test_events_are_plain_json() -> None:
+    """Whatever the steps are: NumPy's integers, a tensor, or nothing that one could count with."""
+    coordinator = Coordinator()
+    total: Any = np.int64(8)
+    logger = EventsLogger(coordinator, total=total, every=0)
+    for step in (np.int64(3), np.array(4), 5, math.nan, "six", None, object()):
+        logger.log_other("checkpoint", {"path": Path("a.pt"), "step": step})
+    logger.log_metrics({"n": np.float32(0.5)}, step=np.int64(7), epoch=np.int32(1))
+    logger.finish("completed")
+
+    assert json.loads(json.dumps(coordinator.events, allow_nan=False)) == [[n, p] for n, p in coordinator.events]
+    assert [payload["step"] for payload in coordinator.of("artifact")] == [3, 4, 5, None, None, None, None]
+
+
 def test_arguments_are_checked() -> None:
     """What cannot be called, and what is no time."""
     publisher: Any = "http://127.0.0.1"
@@ -145,6 +160,9 @@ def test_arguments_are_checked() -> None:
         bad: Any = every
         with pytest.raises(LoggerError, match="every must be seconds"):
             EventsLogger(print, every=bad)
+    bad = "all"
+    with pytest.raises(LoggerError, match="total must be a number of steps"):
+        EventsLogger(print, total=bad)
 
 
 def test_copies_publish_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import pickle
@@ -65,6 +66,39 @@ def test_it_prints_to_whatever_stdout_is(capfd: pytest.CaptureFixture[str]) -> N
 
     assert capfd.readouterr().out == "before\nstep 1\tloss 0.5\nafter\n"
     assert stream.getvalue() == "step 1\tloss 0.5\n"
+
+
+class Copying:
+    """What programs and notebooks put in place of stdout: everything goes elsewhere as well, the rest is stdout's."""
+
+    def __init__(self, stream: Any, copy: io.StringIO) -> None:
+        self._stream, self._copy = stream, copy
+
+    def write(self, text: str) -> int:
+        self._copy.write(text)
+        return int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def test_a_stream_in_place_of_stdout_gets_the_lines(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it names the file of what it stands for."""
+    copied = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", Copying(sys.stdout, copied))
+    StdoutLogger().log_metrics({"loss": 0.5}, step=1)
+
+    assert copied.getvalue() == capfd.readouterr().out == "step 1\tloss 0.5\n"
+
+
+def test_a_compressed_file_is_one(tmp_path: Path) -> None:
+    """The text goes through the compression, not past it."""
+    with gzip.open(tmp_path / "log.gz", "wt") as file:
+        StdoutLogger(file=file).log_metrics({"loss": 0.5}, step=1)
+
+    assert gzip.decompress((tmp_path / "log.gz").read_bytes()) == b"step 1\tloss 0.5\n"
 
 
 def test_a_closed_pipe_stops_nothing() -> None:
