@@ -45,10 +45,11 @@ class CSVLogger:
 
     Numbers are spelled so that they read back equal, NaN and the infinities as ``nan``, ``inf`` and ``-inf``; lists
     and mappings are JSON in a cell. A cell is empty where the line has no such metric. The same (metric, step) again
-    is another row. A file that is there is appended to; :meth:`reattach` cuts it back.
+    is another row. A file that is there is appended to; :meth:`reattach` cuts it back. One that somebody removes begins
+    anew with the next row, with a warning.
 
-    After a ``fork`` the child's copy writes nothing, and so does a pickled copy of a logger that has begun to write.
-    A logger that has not may be pickled and used elsewhere. Threads may share a logger.
+    After a ``fork`` the child's copy writes nothing, begun or not, and so does a pickled copy of a logger that has
+    begun to write. A logger that has not may be pickled and used elsewhere. Threads may share a logger.
 
     Args:
         path: the file; its directories are made. Without a path a driver has to :meth:`adopt` the logger. Nothing is
@@ -63,7 +64,8 @@ class CSVLogger:
         self.path: Path | None = None
         self._fd: int | None = None
         self._close_fd: weakref.finalize[[int], CSVLogger] | None = None
-        self._owner: int | None = None  # the process that opened the file first
+        self._owner = os.getpid()  # a fork's copy is none of its own
+        self._begun = False
         self._finished = False
         self._warned = False
         self._columns: dict[str, int] = {}  # of metrics, behind the carriers
@@ -191,7 +193,7 @@ class CSVLogger:
         """Return how far the files have come: ``path``, ``rows``, ``notes`` in bytes, last ``step`` and ``epoch``."""
         with self._guard():
             rows = self._rows
-            if self._owner is None and self.path is not None:
+            if not self._begun and self.path is not None:
                 rows = _table(self.path)[1]
             step, epoch = self._last
             path = None if self.path is None else os.path.abspath(self.path)
@@ -272,18 +274,17 @@ class CSVLogger:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open file behind. A copy of a logger in use belongs to no process."""
-        inert = {} if self._owner is None else {"_owner": -1}
         kept = {key: value for key, value in self.__dict__.items() if key != "_lock"}
-        return {**kept, "_fd": None, "_close_fd": None, **inert}
+        return {**kept, "_fd": None, "_close_fd": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over what the pickle holds."""
-        self.__dict__.update(state)
-        self._lock = threading.RLock()
+        owner = -1 if state["_begun"] or state["_owner"] == -1 else os.getpid()
+        self.__dict__.update(state, _owner=owner, _lock=threading.RLock())
 
     def _is_copy(self) -> bool:
         """Return whether the file is another process's."""
-        return self._owner not in (None, os.getpid())
+        return self._owner != os.getpid()
 
     def _guard(self) -> contextlib.AbstractContextManager[object]:
         # in a forked child a thread that is not there may hold the lock
@@ -305,7 +306,7 @@ class CSVLogger:
 
     def _own(self) -> None:
         """Take the table as well: whoever notes something about a run is its process."""
-        if self._owner is None:
+        if not self._begun:
             self._open()
 
     def _notes_size(self) -> int:
@@ -315,7 +316,11 @@ class CSVLogger:
     def _open(self) -> int:
         """Return the open file; read first what is in it."""
         if self._fd is not None:
-            return self._fd
+            if os.fstat(self._fd).st_nlink:
+                return self._fd
+            message = f"{self.path} has been removed, and {self._rows} rows with it; it begins anew"
+            self.close()
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
         if self.path is None:
             raise _no_path()
         self.path = Path(os.path.realpath(self.path))
@@ -325,9 +330,13 @@ class CSVLogger:
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._torn = os.fstat(fd).st_size != self._size  # a crash of the machine may leave half a row
         self._adopt_fd(fd)
-        self._owner = os.getpid()
+        self._begun = True
         if not self._size:
-            self._write(_head(self._columns))
+            try:
+                self._write(_head(self._columns))
+            except BaseException:
+                self.close()  # no row without a head
+                raise
         return fd
 
     def _adopt_fd(self, fd: int) -> None:

@@ -8,6 +8,7 @@ import errno
 import math
 import os
 import pickle
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -206,6 +207,48 @@ def test_copies_write_nothing(tmp_path: Path) -> None:
 
     assert csv_run(tmp_path / "log.csv").metrics == {"train/loss": [(1, 0.5)]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
+
+
+def test_a_copy_in_a_fork_writes_nothing_before_it_has_begun(tmp_path: Path) -> None:
+    """As the notes' own logger has it; half of a run would be worse than none."""
+    logger = CSVLogger(tmp_path / "log.csv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+        if pid == 0:
+            logger.log_params({"lr": 0.1})
+            logger.log_metrics({"loss": 0.25}, step=1)
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_table_that_is_removed_begins_anew(tmp_path: Path) -> None:
+    """With all columns of the rows that come; nothing goes to a file that nobody can see."""
+    logger = CSVLogger(tmp_path / "out" / "log.csv")
+    logger.log_metrics({"loss": 0.5}, step=1)
+    shutil.rmtree(tmp_path / "out")
+    with pytest.warns(RuntimeWarning, match="has been removed, and 1 rows with it"):
+        logger.log_metrics({"loss": 0.25}, step=2)
+    logger.log_metrics({"loss": 0.125, "acc": 1.0}, step=3)
+    state = logger.logger_state()
+    logger.finish("completed")
+
+    found = csv_run(tmp_path / "out" / "log.csv")
+    assert found.metrics == {"train/loss": [(2, 0.25), (3, 0.125)], "train/acc": [(3, 1.0)]}
+    assert (state["rows"], found.status) == (2, "completed")
+
+
+def test_a_head_that_the_disk_refused_is_written_later(tmp_path: Path) -> None:
+    """Also ahead of a line that has no metrics."""
+    logger = CSVLogger(tmp_path / "log.csv")
+    with failing_disk(2, 1, errno.ENOSPC) as disk, pytest.raises(OSError, match="No space"):
+        logger.log_metrics({}, step=1)
+    logger.log_metrics({}, step=2)
+
+    assert disk.failed == 1
+    assert [row[:3] for row in rows(tmp_path / "log.csv")] == [["context", "epoch", "step"], ["train", "", "2"]]
 
 
 def test_it_needs_a_path_in_time(tmp_path: Path) -> None:
