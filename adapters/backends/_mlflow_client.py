@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,11 @@ from adapters._require import require
 from adapters.backends._mlflow_data import LONGEST_TAG, pieces
 from adapters.backends._queued import Operation
 from loggers.errors import RecordError
+
+try:
+    import fcntl
+except ImportError:  # no file locks here: the processes of a sweep should not begin a database together
+    fcntl = None  # type: ignore[assignment]
 
 #: The tag that says which logger a run belongs to. MLflow gives a run its own id when it begins, too late
 #: for a process that starts again before it could note it.
@@ -64,6 +70,32 @@ def connect(uri: str | None) -> Any:
             for package in ("sqlalchemy", "alembic"):
                 require(package, extra="mlflow", who="MLflowLogger")
         return tracking.MlflowClient(tracking_uri=uri)
+
+
+@contextlib.contextmanager
+def alone(uri: str | None) -> Iterator[None]:
+    """Let processes reach a database file one after the other: MLflow's first look makes its tables.
+
+    When the processes of a sweep do that together, most of them fail, at a table that is there already.
+    """
+    folder = os.getcwd() if uri is None else _folder(uri)  # by default it is in the working directory
+    fd = -1 if folder is None or fcntl is None else os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    if fd < 0:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _folder(uri: str) -> str | None:
+    """Return where a database file is, ``None`` if that is no folder here."""
+    path = uri.removeprefix("sqlite:///")
+    folder = os.path.dirname(path) if path != uri and path.startswith("/") else ""
+    return folder if os.path.isdir(folder) else None
 
 
 def _check_reachable(uri: str) -> None:

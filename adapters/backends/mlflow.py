@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 from adapters.backends._mlflow_client import (
     STATUS_TAG,
     absolute,
+    alone,
     connect,
     current_uri,
     deliver,
@@ -417,20 +418,22 @@ class MLflowLogger(Queued):
     _is_final = staticmethod(is_final)
 
     def _begin(self) -> tuple[Callable[[list[Operation]], None], Callable[[str], None]]:
-        self._client = client = connect(self._given["tracking_uri"])
-        self._given["tracking_uri"] = absolute(client.tracking_uri)
-        if self._run is not None:
-            run = existing_run(client, self._run)
-        else:
-            run = own_run(
-                client,
-                self._recipe["experiment"],
-                self._id,
-                name=self._recipe["name"],
-                artifacts=self._recipe["artifact_location"],
-            )
+        with alone(self._given["tracking_uri"]):
+            self._client = client = connect(self._given["tracking_uri"])
+            self._given["tracking_uri"] = absolute(client.tracking_uri)
+            if self._run is not None:
+                run = existing_run(client, self._run)
+            else:
+                run = own_run(
+                    client,
+                    self._recipe["experiment"],
+                    self._id,
+                    name=self._recipe["name"],
+                    artifacts=self._recipe["artifact_location"],
+                )
         self._run, self._experiment_id = run.info.run_id, run.info.experiment_id
-        known = versions(run.data.params, LONGEST_PARAM)
+        waiting = {key: text for kind, *rest in self._unsent if kind == "params" for key, text in rest[0].items()}
+        known = versions({**run.data.params, **waiting}, LONGEST_PARAM)
         self._params = {name: values[-1] for name, values in known.items()}
         self._versions = {name: len(values) for name, values in known.items()}
         say = self._news.append

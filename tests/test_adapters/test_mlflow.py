@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -274,6 +275,46 @@ def test_a_run_nobody_finished_has_failed(database: str, tmp_path: Path) -> None
     run = only_run(database, tmp_path)
     assert run.info.status == "FAILED"
     assert len(mlflow_runs.history(database, run.info.run_id, "train/loss")) == 100
+
+
+def test_a_param_that_waits_is_not_forgotten(database: str, tmp_path: Path) -> None:
+    """A checkpoint of an outage has its first value, which has not reached MLflow: the next one is the second."""
+    logger = logger_on(database, tmp_path)
+    logger.log_metrics({"loss": 0.5}, step=1)
+    state = logger.logger_state()
+    logger.finish("interrupted")
+    state["pending"] = [["params", {"lr": "0.1"}]]
+    second = logger_on(database, tmp_path)
+    second.reattach(json.loads(json.dumps(state)))
+    second.log_params({"lr": 0.01})
+    second.finish("completed")
+
+    assert only_run(database, tmp_path).data.params == {"lr": "0.1", "lr:v2": "0.01"}
+
+
+SWEEP = """
+import sys
+from adapters import MLflowLogger
+uri, number = sys.argv[1:]
+logger = MLflowLogger(uri, experiment="sweep", name=number)
+logger.log_metrics({"n": float(number)}, step=1)
+logger.finish("completed")
+"""
+
+
+def test_the_processes_of_a_sweep_make_one_database(tmp_path: Path) -> None:
+    """All at the same time: MLflow's own making of the tables fails when two do it together."""
+    uri = f"sqlite:///{tmp_path}/ml.db"
+    command = [sys.executable, "-W", "ignore", "-c", SWEEP, uri]
+    root = Path(__file__).parents[2]
+    sweep = [subprocess.Popen([*command, str(n)], cwd=root, stderr=subprocess.PIPE, text=True) for n in range(3)]
+    said = [process.communicate()[1] for process in sweep]
+
+    assert [process.returncode for process in sweep] == [0, 0, 0], said
+    assert {run.info.run_name: run.data.metrics for run in mlflow_runs.runs(uri, "sweep")} == {
+        str(n): {"train/n": float(n)} for n in range(3)
+    }
+    mlflow_runs.client(uri)._tracking_client.store.engine.dispose()
 
 
 def test_a_copy_goes_on_with_the_same_run(database: str, tmp_path: Path) -> None:
