@@ -37,8 +37,8 @@ class Queued:
 
     def _set_idle(self) -> None:
         self._outbox: Outbox[Operation] | None = None
-        self._turns = threading.RLock()
-        self._pid = 0
+        self._turns = os.getpid(), threading.RLock()
+        self._pid = 0  #: the process whose run it is, from the moment that it begins
         self._abandoned: Any = None
         self._status: str | None = None
         self._heard = 0  #: refusals that have been said
@@ -78,8 +78,13 @@ class Queued:
 
     def _turn(self) -> AbstractContextManager[object]:
         """Hold this while something is numbered, dated or begun: threads may share a logger."""
-        # in a forked child a thread that is not there may hold the lock
-        return nullcontext() if self._forked() else self._turns
+        if self._forked():
+            return nullcontext()
+        owner, lock = self._turns
+        if owner != os.getpid():  # in a forked child a thread that is not there may hold the lock
+            lock = threading.RLock()
+            self._turns = os.getpid(), lock
+        return lock
 
     def _own_outbox(self) -> Outbox[Operation] | None:
         """Return the queue, if there is one and it is this process's."""
@@ -87,9 +92,7 @@ class Queued:
 
     def _start(self) -> Outbox[Operation] | None:
         """Return the queue of the run, which begins if need be; ``None`` in a fork of the process that began it."""
-        if self._outbox is not None:
-            if not self._forked():
-                return self._outbox
+        if self._forked():
             if "fork" not in self._told:
                 self._told.add("fork")
                 warnings.warn(
@@ -98,12 +101,18 @@ class Queued:
                     stacklevel=4,
                 )
             return None
+        if self._outbox is not None:
+            return self._outbox
         with self._turn():
             return self._outbox or self._new_outbox()
 
     def _new_outbox(self) -> Outbox[Operation]:
-        deliver, end = self._begin()
-        self._pid = os.getpid()
+        self._pid = os.getpid()  # first: who is forked meanwhile has no part in it
+        try:
+            deliver, end = self._begin()
+        except BaseException:
+            self._pid = 0
+            raise
         self._outbox = outbox = Outbox(
             deliver,
             is_final=self._is_final,

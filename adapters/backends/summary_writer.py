@@ -52,7 +52,7 @@ class SummaryWriterLogger(TensorBoardLogger):
         super().__init__(logdir)
         self._writer = writer
         self._run = _WriterRun(writer, self._logdir)
-        self._pid = os.getpid()
+        self._pid = self._home = os.getpid()
 
     def __reduce__(self) -> NoReturn:
         raise LoggerError(

@@ -103,6 +103,7 @@ class TensorBoardLogger:
         self._if_exists: Literal["refuse", "append", "replace"] = if_exists
         self._run: Run | None = None
         self._pid: int | None = None  # the process that writes: None before the first verb and after finish
+        self._home: int | None = None  # the same process, from the moment that its first verb begins
         self._finished = False
         self._lock = threading.RLock()
         self._late = 0
@@ -279,7 +280,7 @@ class TensorBoardLogger:
                 return
             with self._lock:
                 self._current().finish(status)
-        self._finished, self._pid = True, None
+        self._finished, self._pid, self._home = True, None, None
 
     def run_id(self) -> str:
         """Return the name of the run's directory."""
@@ -298,7 +299,7 @@ class TensorBoardLogger:
             first byte, last byte]; ``params``, ``tags``, and ``started`` in Unix seconds.
         """
         # in a forked child a thread that is not there may hold the lock
-        forked = self._pid not in (None, os.getpid())
+        forked = self._home not in (None, os.getpid())
         with contextlib.nullcontext() if forked else self._lock:
             state = RunState(logdir=self._logdir) if self._run is None else self._run.state()
         return state.plain()
@@ -322,6 +323,7 @@ class TensorBoardLogger:
         run_state = RunState.of(state, self._logdir, _WHO)
         if self._forked():
             return
+        self._home = os.getpid()
         with self._lock:
             run = Run.resume(self._logdir, run_state, who=_WHO)
             if self._run is not None:
@@ -379,6 +381,7 @@ class TensorBoardLogger:
         """Open the run. Returns ``False`` in a forked child, which has none."""
         if self._forked():
             return False
+        self._home = os.getpid()  # before the lock: a child that is forked while we hold it must not wait for it
         with self._lock:
             if self._finished:
                 raise self._finished_error()
@@ -398,11 +401,11 @@ class TensorBoardLogger:
         )
 
     def _forked(self) -> bool:
-        if self._pid in (None, os.getpid()):
+        if self._home in (None, os.getpid()):
             return False
         self._warn_once(
             "forked",
-            f"{_WHO}({self.run_id()}) was opened by process {self._pid}, its copy in the forked process "
+            f"{_WHO}({self.run_id()}) was opened by process {self._home}, its copy in the forked process "
             f"{os.getpid()} writes nothing: log in the process that opened it, or build another logger here",
         )
         return True

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +86,43 @@ def test_threads_share_a_logger(tmp_path: Path, kind: str) -> None:
         assert found.metrics[f"c{number}/a"] == [(step, float(step)) for step in range(STEPS)]
         values = found.metrics[f"c{number}/b0"] + found.metrics[f"c{number}/b1"]
         assert values == [(step, float(number)) for step in range(STEPS)]
+
+
+@pytest.mark.usefixtures("trackio_home", "eager_threads")
+@pytest.mark.parametrize("kind", ["csv", "json", "plattli", "tensorboard", "mlflow", "trackio"])
+def test_a_child_that_is_forked_meanwhile_writes_and_hangs_on_nothing(tmp_path: Path, kind: str) -> None:
+    """As a data loader's workers are, whatever another thread is at: beginning the run, or in the middle of a line."""
+    build, stored = LOGGERS[kind]
+    logger = build(tmp_path)
+
+    def log(number: int) -> None:
+        for step in range(STEPS):
+            logger.log_metrics({"a": float(step)}, step=step, context=f"f{number}")
+
+    threads = [threading.Thread(target=log, args=(number,)) for number in range(2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for thread in threads:
+            thread.start()
+        children = [fork(logger) for _ in range(4)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+        for thread in threads:
+            thread.join()
+        logger.finish("completed")
+    found = stored(tmp_path).metrics
+
+    assert codes == [0] * 4
+    assert [found[f"f{number}/a"] for number in range(2)] == [[(step, float(step)) for step in range(STEPS)]] * 2
+
+
+def fork(logger: Any) -> int:
+    """Fork a child that logs and ends; one that hangs is ended by a signal."""
+    if (pid := os.fork()) == 0:
+        signal.alarm(10)
+        logger.log_metrics({"a": -1.0}, step=1, context="f0")
+        logger.logger_state()
+        os._exit(0)
+    return pid
 
 
 @pytest.mark.usefixtures("trackio_home")
