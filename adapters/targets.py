@@ -48,7 +48,7 @@ _KINDS: Final = {
         "adapters.backends.metrics_group", "MetricsGroupLogger", "DIR", lambda value: {"path": value}, True
     ),
     # without a backlog: what is noted as sent has to be in the file
-    "jsonl": _Kind("adapters.targets", "ReplayedLines", "FILE", lambda value: {"path": value, "backlog": 0}),
+    "jsonl": _Kind("adapters.targets", "JSONLinesFile", "FILE", lambda value: {"path": value, "backlog": 0}),
     "csv": _Kind("loggers.csv_logger", "CSVLogger", "FILE", lambda value: {"path": value}),
     "stdout": _Kind("loggers.stdout_logger", "StdoutLogger", "", lambda value: {}),
     "plattli": _Kind("loggers.plattli_logger", "PlattliLogger", "DIR", lambda value: {"directory": value}, True),
@@ -72,7 +72,7 @@ def place(spec: str) -> Path | None:
     return None if name in _NO_PATH else Path(value)
 
 
-class ReplayedLines(JSONLogger):
+class JSONLinesFile(JSONLogger):
     """A JSON Lines file that a replay writes: one that was killed goes on behind what it had noted.
 
     A :class:`~loggers.json_logger.JSONLogger` never takes a line back, so lines would be there twice.

@@ -228,7 +228,7 @@ def test_a_run_that_was_resumed_is_sent_as_it_is_now(
                 one, two = reader.metric(name), source.metric(name)
                 assert [part.tolist() for part in one] == [part.tolist() for part in two], name
     else:
-        assert said.count("JSONLogger cannot") == 1
+        assert said.count("JSONLinesFile cannot") == 1
         last = {row["step"]: row["n"] for row in rows(out) if row["type"] == "metrics" and row["context"] == "train"}
         assert last.items() >= set(n)
         assert [row["status"] for row in rows(out) if row["type"] == "finish"] == ["error", "completed"]
