@@ -54,6 +54,7 @@ class Outbox(Generic[Item]):
         self._closing = False
         self._abandoned = False
         self._asked = False
+        self._stuck = False  # a flush was in vain, and nothing was delivered since
         #: why the last attempt failed; ``None`` when it did not
         self.error: Exception | None = None
         #: what was refused, and why
@@ -82,15 +83,21 @@ class Outbox(Generic[Item]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def flush(self, timeout: float | None) -> bool:
-        """Wait until everything is delivered, or ``timeout`` seconds; return whether it is."""
+    def flush(self, timeout: float | None, *, again: bool = True) -> bool:
+        """Wait until everything is delivered, or ``timeout`` seconds; return whether it is.
+
+        Without ``again`` it does not wait where a flush before was in vain and nothing was delivered since.
+        """
         if threading.current_thread() is self._thread:
             return False  # garbage is collected in any thread, and this one cannot wait for itself
         with self._changed:
+            if self._stuck and not again:
+                return not self._waiting
             self._asked = True  # an attempt now, not after the pause
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._waiting, timeout)
-            return not self._waiting
+            done = self._changed.wait_for(lambda: not self._waiting, timeout)
+            self._stuck = not done
+            return done
 
     def close(self, timeout: float | None) -> bool:
         """Flush, and end the thread; what could not be delivered by then is given up. Returns :meth:`flush`'s."""
@@ -128,6 +135,7 @@ class Outbox(Generic[Item]):
                     for _ in batch:
                         self._waiting.popleft()
                     failures, most = 0, min(self._most, 2 * most)
+                    self._stuck = False
                     self._changed.notify_all()
                     continue
                 self._changed.notify_all()

@@ -148,12 +148,12 @@ class Queued:
             self._speak(outbox)
 
     def _flush(self) -> list[Operation]:
-        """Wait for the tracker, as long as ``finish_timeout``; return what it has not taken."""
+        """Wait for the tracker, as long as ``finish_timeout``, once in an outage; return what it has not taken."""
         outbox = self._own_outbox()
         if outbox is None:
             return self._unsent
         if self._status is None:
-            outbox.flush(self._finish_timeout)
+            outbox.flush(self._finish_timeout, again=False)
         return outbox.pending()
 
     def _finish(self, status: str, last: Operation) -> None:

@@ -328,6 +328,7 @@ class MLflowLogger(Queued):
         """Return what another process needs to go on with this run, once everything logged is there.
 
         What MLflow does not take within ``finish_timeout`` is in the state itself, under ``pending``.
+        While that lasts, later states do not wait again.
         """
         with self._turn():
             pending = self._flush()

@@ -264,6 +264,7 @@ class TrackioLogger(Queued):
         """Return what another process needs to go on with this run, once everything logged is on disk.
 
         What the disk does not take within ``finish_timeout`` is in the state itself, under ``pending``.
+        While that lasts, later states do not wait again.
         """
         with self._turn():
             pending = self._flush()

@@ -117,6 +117,23 @@ def test_a_full_queue_waits_for_a_receiver_that_is_slow(receiver: Receiver) -> N
     assert receiver.got == [0, 1, 2]
 
 
+def test_an_outage_is_waited_for_once(receiver: Receiver) -> None:
+    """A checkpoint in an outage costs training one wait, and not one each; what is delivered ends the outage."""
+    receiver.open.clear()
+    outbox = outbox_of(receiver)
+    outbox.put(0)
+    assert not outbox.flush(0.01, again=False)
+    assert not outbox.flush(None, again=False)  # which would hang
+    assert not outbox.flush(0.01)
+    receiver.open.set()
+    assert outbox.flush(None)
+    outbox.put(1)
+
+    assert outbox.flush(None, again=False)
+    assert receiver.got == [0, 1]
+    outbox.close(None)
+
+
 def test_closing_gives_up_after_a_while(receiver: Receiver) -> None:
     """The thread ends, although nothing was delivered."""
     receiver.fails = True
