@@ -18,6 +18,7 @@ import os
 import re
 import struct
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -30,6 +31,8 @@ from adapters.backends import _tfproto
 _NAME: Final = re.compile(r"tfevents\.(\d+)")
 #: Sorts before every other event file, so that a reader meets it first.
 _FIRST: Final = "events.out.tfevents.0000000000."
+#: Seconds between two looks whether the file is still there.
+_LOOK: Final = 0.1
 _length = struct.Struct("<Q")
 _crc_pair = struct.Struct("<I")
 
@@ -148,6 +151,7 @@ def replace_first_file(directory: str, name: str, events: Iterable[bytes], *, wh
     frame = framer(_crc32c(who))
     target = os.path.join(directory, _FIRST + name)
     # TensorBoard reads whatever has "tfevents" in its name, so the draft must not
+    os.makedirs(directory, exist_ok=True)
     draft = os.path.join(directory, f".{name}.{os.getpid()}")
     data = b"".join(map(frame, (_tfproto.version_event(time.time()), *events)))
     try:
@@ -163,7 +167,8 @@ class EventWriter:
     """Appends events to one run directory.
 
     The first record opens the file. A process opens a file of its own, named so that it sorts behind
-    every other one of the directory, because that is the order in which TensorBoard reads.
+    every other one of the directory, because that is the order in which TensorBoard reads. When somebody has
+    removed its file, it goes on in another one, with a warning.
 
     Args:
         directory: the run; made with the first record.
@@ -176,6 +181,8 @@ class EventWriter:
 
     def __init__(self, directory: str, *, ahead: Iterable[bytes] = (), who: str = "EventWriter") -> None:
         self._frame = framer(_crc32c(who))
+        self._who = who
+        self._look = 0.0  # when to see whether the file is still there, by time.monotonic
         self._directory = directory
         self._ahead = [*ahead]
         self._close: weakref.finalize[..., EventWriter] | None = None
@@ -195,6 +202,9 @@ class EventWriter:
             OSError: the disk refused it. The event is not in the file, and the next one goes to a
                 new file.
         """
+        if (now := time.monotonic()) >= self._look:
+            self._look = now + _LOOK
+            self._check_file()
         at = len(self.files), self._size
         if self._fd < 0:
             self.open((event,))
@@ -210,6 +220,16 @@ class EventWriter:
             raise
         self._size += size
         return at
+
+    def _check_file(self) -> None:
+        if self._fd >= 0 and not os.fstat(self._fd).st_nlink:
+            self.close()
+            warnings.warn(
+                f"{self._who}: {os.path.join(self._directory, self._name)} has been removed, and what it held is gone; "
+                "the run goes on in a new file",
+                RuntimeWarning,
+                stacklevel=5,
+            )
 
     def open(self, events: Iterable[bytes] = ()) -> None:
         """Open the next file, with ``events`` behind those that were to go ahead of the first one.

@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import pytest
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 
+from adapters.backends import _tfevents
 from adapters.backends.tensorboard import TensorBoardLogger
 from loggers.contract import VERBS
 from loggers.errors import (
@@ -983,6 +985,33 @@ def test_a_line_that_the_disk_refused_can_be_logged_again(run: Path) -> None:
     assert Files(run).scalars("train/loss") == [(0, 0.0), (1, 1.0), (2, 2.0)]
     again(state, run)
     assert Files(run).scalars("train/loss") == [(0, 0.0), (1, 1.0)]
+
+
+def test_a_run_that_is_removed_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a new file, and it is said: nothing goes to a file that nobody can see."""
+    monkeypatch.setattr(_tfevents, "_LOOK", 0.0)
+    logger = TensorBoardLogger(run)
+    logger.log_metrics({"loss": 1.0}, step=1)
+    shutil.rmtree(run)
+    with pytest.warns(RuntimeWarning, match="has been removed, and what it held is gone"):
+        logger.log_metrics({"loss": 2.0}, step=2)
+    state = logger.logger_state()
+    logger.log_metrics({"loss": 9.0}, step=3)
+    logger = TensorBoardLogger(run)
+    logger.reattach(json.loads(json.dumps(state)))
+    logger.log_metrics({"loss": 3.0}, step=3)
+    logger.finish("completed")
+    assert Files(run).scalars("train/loss") == [(2, 2.0), (3, 3.0)]
+    assert Files(run).status() == "STATUS_SUCCESS"
+
+
+def test_a_run_that_is_removed_can_be_finished(run: Path) -> None:
+    """Also if nothing more is logged."""
+    logger = TensorBoardLogger(run)
+    logger.log_metrics({"loss": 1.0}, step=1)
+    shutil.rmtree(run)
+    logger.finish("completed")
+    assert [path.name for path in run.iterdir()] == ["events.out.tfevents.0000000000.hparams"]
 
 
 def test_a_disk_that_refuses_the_hparams_leaves_the_old_ones(run: Path) -> None:
