@@ -315,8 +315,10 @@ class CSVLogger:
 
     def _open(self) -> int:
         """Return the open file; read first what is in it."""
-        if self._fd is not None:
-            if os.fstat(self._fd).st_nlink:
+        if self._fd is not None and (path := self.path) is not None:
+            there = os.fstat(self._fd)
+            # some file systems count no links
+            if there.st_nlink or (path.exists() and os.path.samestat(there, path.stat())):
                 return self._fd
             message = f"{self.path} has been removed, and {self._rows} rows with it; it begins anew"
             self.close()

@@ -222,11 +222,14 @@ class EventWriter:
         return at
 
     def _check_file(self) -> None:
-        if self._fd >= 0 and not os.fstat(self._fd).st_nlink:
+        if self._fd < 0 or (there := os.fstat(self._fd)).st_nlink:
+            return
+        # some file systems count no links
+        path = os.path.join(self._directory, self._name)
+        if not os.path.exists(path) or not os.path.samestat(there, os.stat(path)):
             self.close()
             warnings.warn(
-                f"{self._who}: {os.path.join(self._directory, self._name)} has been removed, and what it held is gone; "
-                "the run goes on in a new file",
+                f"{self._who}: {path} has been removed, and what it held is gone; the run goes on in a new file",
                 RuntimeWarning,
                 stacklevel=5,
             )
