@@ -348,7 +348,7 @@ class CSVLogger:
         self._close_fd = weakref.finalize(self, os.close, fd)
 
     def _write(self, line: bytes) -> None:
-        fd = self._open()
+        fd = self._open() if self._fd is None else self._fd
         if self._torn:
             os.ftruncate(fd, self._size)
         self._torn = True  # until all of it is there
