@@ -191,6 +191,34 @@ class JsonBackend(Backend):
         self.log = self.logger.log_metrics
 
 
+class CsvBackend(Backend):
+    def start(self, folder: str) -> None:
+        from loggers import CSVLogger
+
+        self.logger = CSVLogger(f"{folder}/metrics.csv")
+        self.log = self.logger.log_metrics
+
+
+class StdoutBackend(Backend):
+    """Lines that go to a file."""
+
+    def start(self, folder: str) -> None:
+        from loggers import StdoutLogger
+
+        self.logger = StdoutLogger(file=open(f"{folder}/lines.tsv", "w"))  # noqa: SIM115
+        self.log = self.logger.log_metrics
+
+
+class EventsBackend(Backend):
+    """One line in thirty seconds is published, to nobody."""
+
+    def start(self, folder: str) -> None:
+        from loggers import EventsLogger
+
+        self.logger = EventsLogger(lambda name, payload: None)
+        self.log = self.logger.log_metrics
+
+
 class GroupBackend(Backend):
     """The log of a metrics group; nothing is densified before the end."""
 

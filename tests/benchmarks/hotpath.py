@@ -29,6 +29,9 @@ _TRACKERS: Final = {
 #: our backends, alone -> (name, share of the calls)
 _BACKENDS: Final = {
     "JsonBackend": ("JSONLogger", 1.0),
+    "CsvBackend": ("CSVLogger", 1.0),
+    "StdoutBackend": ("StdoutLogger", 1.0),
+    "EventsBackend": ("EventsLogger", 1.0),
     "TensorBoard": ("TensorBoardLogger", 1.0),
     "GroupBackend": ("MetricsGroupLogger", 1.0),
     "WandbBackend": ("WandbLogger, offline", 0.2),
