@@ -21,7 +21,9 @@ from loggers.records import checkpoint_record
 from loggers.replay import Cursor, Source, count_lines, is_written, open_source
 from plattli._console import Progress
 from plattli._format import ARCHIVE, METRIC_DIR
-from plattli.errors import PlattliError
+from plattli.commands._runs import complain, not_a_run
+from plattli.errors import NotARunError, PlattliError
+from plattli.runs import is_run
 
 #: The target that keeps nothing, so that a second call begins anew: its spellings.
 _PRINTED: Final = ("stdout", "stdout:")
@@ -56,8 +58,8 @@ def add_replay(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "replay",
         help="send a stored run (live, dead or finished) to TensorBoard, W&B, …",
-        description="Make the verb calls of a stored run again, on another logger: params, tags, every line with its "
-        "step, epoch and time, confusion matrices, and the end.",
+        description="Make the verb calls of a stored run again, on another logger: params, tags,\n"
+        "every line with its step, epoch and time, confusion matrices, and the end.",
         epilog=_REPLAY_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -68,10 +70,20 @@ def add_replay(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="go on until the run has ended or its process died, and try again while TARGET cannot be reached",
     )
-    parser.add_argument("--poll", type=float, default=0.5, metavar="S", help="seconds between two looks (0.5)")
+    parser.add_argument("--poll", type=_seconds, default=0.5, metavar="S", help="seconds between two looks (0.5)")
     parser.add_argument("--force", action="store_true", help="replace what is at TARGET, and send all of the run")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     parser.set_defaults(run=_replay)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text!r}")
+    return seconds
 
 
 def _replay(args: argparse.Namespace) -> int:
@@ -85,6 +97,9 @@ def _replay(args: argparse.Namespace) -> int:
             raise LoggerError(f"{args.to} is the run itself: name another place")
         source = open_source(run)
         next(source.calls(Cursor()), None)  # raises if there is no run
+    except NotARunError:
+        complain("replay", not_a_run(str(args.run_path)))
+        return 1
     except (LoggerError, PlattliError, ImportError) as error:
         print(f"plattli replay: {error}", file=sys.stderr)
         return 2 if isinstance(error, LoggerError) else 1
@@ -202,8 +217,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "send",
         help="send what a run's trackers (W&B, …) have not received yet",
-        description="Send what the trackers of a run have not received yet. A tee leaves a job beside the run for "
-        "every tracker that could not be reached, or was not done when training ended.",
+        description="Send what the trackers of a run have not received yet. A tee leaves a job beside\n"
+        "the run for every tracker that could not be reached, or was not done when\ntraining ended.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -215,16 +230,25 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _send(args: argparse.Namespace) -> int:
     failed = False
     for run in args.runs:
-        if not run.is_dir():
-            print(f"plattli send: {run} is no run directory", file=sys.stderr)
+        if run.is_file():
+            complain("send", f"{run} is a file: name the directory of the run")
             failed = True
             continue
         pending = jobs(run)
+        if not pending and not _is_teed(run):
+            complain("send", not_a_run(str(run)))
+            failed = True
+            continue
         if not pending and not args.quiet:
             print(f"{run}: nothing to send")
         for files in pending:
             failed |= not _send_job(run, files, quiet=args.quiet)
     return int(failed)
+
+
+def _is_teed(run: Path) -> bool:
+    """Tell whether a tee can have worked here: a folder of runs, or a slip of the pen, must not pass for all sent."""
+    return (run / FOLDER).is_dir() or is_run(run) or any(run.glob("*.jsonl"))
 
 
 def _send_job(run: Path, files: JobFiles, *, quiet: bool) -> bool:

@@ -43,7 +43,7 @@ from loggers.values import (
     raise_for,
 )
 from plattli import errors as plattli_errors
-from plattli._format import MAX_STEP
+from plattli._format import MAX_STEP, METRIC_DIR
 from plattli.rows import Json, RowWriter, exists
 
 _FLOATS: Final = {float}
@@ -143,10 +143,14 @@ class PlattliLogger:
             raise LoggerError(f"sync_every must be a positive number of seconds, got {sync_every!r}")
         if run_id is not None and (not isinstance(run_id, str) or not run_id):
             raise LoggerError(f"run_id must be a non-empty string, or None to have one made up, got {run_id!r}")
+        root = Path(directory)
+        if root.name == METRIC_DIR:
+            raise LoggerError(f"{root} is the name of a run's inner folder: name the run root, the folder above it, "
+                              f"or call it otherwise")  # fmt: skip
         self._walltime = walltime
         self._f64 = patterns
         options = Options(if_exists, floats, hotsize, durability, sync_every)
-        self._run = PlattliRun(self, Path(directory), _new_id() if run_id is None else run_id, options, backlog)
+        self._run = PlattliRun(self, root, _new_id() if run_id is None else run_id, options, backlog)
         self._status: str | None = None
         #: why this object writes nothing (a fork's or a pickle's copy), or ``None``
         self._inert: str | None = None

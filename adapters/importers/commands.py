@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +45,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "import",
         help="make a run of what TensorBoard, W&B, JSON Lines, CSV … hold",
-        description="Import what other tools have logged: " + ", ".join(kind.WHAT for kind in KINDS.values()) + ".",
+        description=textwrap.fill(
+            "Import what other tools have logged: " + ", ".join(kind.WHAT for kind in KINDS.values()) + ".", 80
+        ),
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

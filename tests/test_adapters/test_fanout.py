@@ -224,6 +224,22 @@ def test_a_follower_that_hangs_is_left_after_the_finish_timeout(tmp_path: Path, 
     assert "nothing to send" in capsys.readouterr().out
 
 
+def test_send_tells_a_folder_of_runs_from_a_run_with_nothing_to_send(tmp_path: Path, capsys: Any) -> None:
+    """Else the runs in it pass for sent."""
+    logger = PlattliLogger(tmp_path / "runs" / "a")
+    train(logger)
+    log = JSONLogger(tmp_path / "text" / "log.jsonl")
+    train(log)
+
+    assert plattli(["send", str(tmp_path / "runs")]) == 1
+    assert "not a run itself, but a folder of runs: 'a'" in capsys.readouterr().err
+    assert plattli(["send", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err == f"plattli send: {tmp_path / 'none'}: no such file or directory\n"
+    for run in ("runs/a", "text"):
+        assert plattli(["send", str(tmp_path / run)]) == 0
+        assert capsys.readouterr().out == f"{tmp_path / run}: nothing to send\n"
+
+
 def test_strict_turns_what_is_missing_into_an_error(tmp_path: Path) -> None:
     """After the primary is finished."""
     replica = HangingLogger(tmp_path / "calls", ("log_metrics",))

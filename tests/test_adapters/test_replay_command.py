@@ -171,7 +171,7 @@ def test_an_archive_by_itself_and_a_json_lines_file(tmp_path: Path) -> None:
     [
         (["RUN", "--to", "nowhere:x"], 2, "expected one of tensorboard:DIR"),
         (["RUN", "--to", "jsonl"], 2, "got 'jsonl'"),
-        (["missing", "--to", "jsonl:x.jsonl"], 1, "not a plattli run"),
+        (["missing", "--to", "jsonl:x.jsonl"], 1, "missing: no such file or directory"),
         (["RUN", "--to", "plattli:RUN"], 2, "is the run itself"),
     ],
 )
@@ -300,3 +300,21 @@ def test_attached_to_a_run_that_is_long_and_growing(tmp_path: Path) -> None:
 
     assert points(file) == expected(110_000)
     assert rows(file)[-1] == {"type": "finish", "status": "completed"}
+
+
+def test_what_is_no_run_is_said_with_what_is_there_instead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of runs is the usual slip."""
+    write_run(tmp_path / "runs" / "a", steps=1)
+    assert plattli(["replay", str(tmp_path / "runs"), "--to", "stdout:"]) == 1
+    assert "not a run itself, but a folder of runs: 'a'" in capsys.readouterr().err
+    assert plattli(["replay", str(tmp_path / "none"), "--to", "stdout:"]) == 1
+    assert capsys.readouterr().err == f"plattli replay: {tmp_path / 'none'}: no such file or directory\n"
+
+
+@pytest.mark.parametrize("poll", ["-1", "0", "nan", "inf", "soon"])
+def test_a_poll_that_is_no_time_is_wrong_usage(tmp_path: Path, poll: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is sent."""
+    with pytest.raises(SystemExit) as exit_:
+        plattli(["replay", str(tmp_path), "--to", "stdout:", f"--poll={poll}"])
+    assert exit_.value.code == 2
+    assert f"must be a positive number of seconds, got '{poll}'" in capsys.readouterr().err

@@ -522,6 +522,13 @@ def test_bad_options_are_refused(run: Path, options: Any) -> None:
         PlattliLogger(run, **options)
 
 
+def test_a_runs_inner_folder_is_no_place_for_a_run(tmp_path: Path) -> None:
+    """Said at once, not by the first verb in the middle of somebody's set-up."""
+    with pytest.raises(LoggerError, match="name the run root"):
+        PlattliLogger(tmp_path / "runs" / "plattli")
+    assert not list(tmp_path.iterdir())
+
+
 # ---- the end of a run ----------------------------------------------------------------------------------
 
 
