@@ -38,6 +38,8 @@ examples:
   plattli plot runs/digits -m train/loss -o loss.png         a picture file (needs matplotlib)
   plattli plot runs/digits --list                            what there is to plot
 
+A glob leaves out walltimes unless it says wall, as '*/walltime' does.
+
 Values that are not finite leave a gap, which the legend counts. However long a metric is, its
 highest and lowest points stay visible.
 
@@ -169,7 +171,9 @@ def _wanted(runs: Sequence[_Run], patterns: Sequence[str]) -> dict[str, bool]:
         names = matching(dtypes, pattern)
         if not names:
             raise _NothingToDrawError(no_such_metric(pattern, dtypes, ", ".join(each.path for each in runs)))
-        for name in names:
+        # Unix seconds would flatten everything else that `train/*` draws
+        results = [name for name in names if name == pattern or not name.endswith("walltime") or "wall" in pattern]
+        for name in results or names:
             wanted[name] = wanted.get(name, False) or name == pattern
     if not patterns:
         numbers = [name for name, dtype in dtypes.items() if dtype != JSONL]

@@ -118,6 +118,25 @@ def test_globs_and_json_that_is_numbers(run: Path, capsys: pytest.CaptureFixture
     )
 
 
+def test_a_glob_leaves_walltimes_out_unless_it_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A walltime beside a loss makes a flat line of the loss."""
+    writer = CompactingWriter(tmp_path / "run", hotsize=8)
+    for step in range(3):
+        writer.write({"train/loss": 1 / (step + 1), "train/walltime": 1.8e9 + step})
+        writer.end_step()
+    writer.finish()
+    for pattern, drawn in {
+        "train/*": ["train/loss"],
+        "*": ["train/loss"],
+        "*/walltime": ["train/walltime"],
+        "train/walltime": ["train/walltime"],
+        "train/[v-x]*": ["train/walltime"],  # nothing else is meant
+    }.items():
+        code, out, _ = plot(capsys, tmp_path / "run", "-m", pattern)
+        assert code == 0
+        assert [name for name in ("train/loss", "train/walltime") if f"{name}  " in out] == drawn
+
+
 def test_metric_that_is_no_number(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who asks for such a metric by its name gets an error, not an empty picture."""
     code, out, err = plot(capsys, run, "-m", "report")
