@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -270,6 +271,8 @@ def _find_registered(lgr: Any, verb: str) -> Callable[..., Any] | None:
 
 
 def _lacks(lgr: Any, verbs: list[str]) -> str:
+    if isinstance(lgr, str | os.PathLike):
+        return f"got {os.fspath(lgr)!r}, a path, for a logger: pass PlattliLogger({os.fspath(lgr)!r}), or another one"
     how = "; ".join(f"{verb}{_contract_signature(verb)}" for verb in verbs)
     return (
         f"{_name(type(lgr))} is used as a logger and lacks {', '.join(verbs)}: define {how} "

@@ -575,7 +575,9 @@ class Reader:
             elif name in hot.names:
                 stored = Stored(where, OBJECT)
             else:
-                raise UnknownMetricError(f"unknown {where}")
+                known = (*self._manifest().specs, *hot.names)
+                meant = min((one for one in known if one.endswith(f"/{name}")), default=None)  # without its context
+                raise UnknownMetricError(f"unknown {where}{f': there is {meant!r}' if meant else ''}")
             yield MetricRows(name, self._run, stored, hot)
 
     def _line_index(self, name: str) -> LineIndex:

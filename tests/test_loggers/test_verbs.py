@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 
 import pytest
 
@@ -180,6 +181,15 @@ def test_the_message_says_what_to_define():
         "define log_metrics(self, metrics, *, step, epoch=None, context='train', **axes) as a method "
         "(one that does nothing, if there is nothing to do), or register_verbs() for the type"
     )
+
+
+@pytest.mark.parametrize("path", ["runs/a", Path("runs/a")])
+def test_a_path_is_told_which_logger_it_wants(path):
+    """The first thing that somebody tries."""
+    with pytest.raises(MissingVerbError) as caught, loggers.TrainingSession(path):
+        raise AssertionError("the block must not be entered")
+
+    assert str(caught.value) == "got 'runs/a', a path, for a logger: pass PlattliLogger('runs/a'), or another one"
 
 
 def test_an_attribute_that_cannot_be_called_is_no_verb():

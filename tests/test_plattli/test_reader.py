@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from plattli import Reader, _stored
+from plattli import CompactingWriter, Reader, _stored
 from plattli.errors import (
     ConversionError,
     CorruptRunError,
@@ -129,6 +129,22 @@ def test_unknown_metric(ten, method):
 
     assert str(caught.value) == "unknown metric 'zzz' (run 'run7')"
     assert isinstance(caught.value, KeyError)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_metric_without_its_context_is_told_which_there_is(tmp_path, live):
+    """The first slip of everybody who logs ``loss`` and reads it back, in a live run's hot rows too."""
+    writer = CompactingWriter(tmp_path / "run", hotsize=10)
+    writer.write(dict.fromkeys(("validate/loss", "train/loss", "train/floss"), 1.0))
+    writer.end_step()
+    if not live:
+        writer.finish()
+    with Reader(tmp_path / "run") as reader, pytest.raises(UnknownMetricError) as caught:
+        reader.metric("loss")
+
+    assert str(caught.value) == "unknown metric 'loss' (run 'run'): there is 'train/loss'"
+    if live:
+        writer.finish()
 
 
 def test_index_out_of_range(ten):
