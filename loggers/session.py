@@ -26,7 +26,15 @@ from typing import Any, Final, Self
 from loggers import records, verbs
 from loggers._sigterm import SigtermWatch
 from loggers.contract import JSON
-from loggers.errors import LoggerError, RecordError, RunExistsError, SessionError, StatusError, StepError
+from loggers.errors import (
+    LoggerError,
+    RecordError,
+    RunExistsError,
+    RunLockedError,
+    SessionError,
+    StatusError,
+    StepError,
+)
 from loggers.values import check_epoch, check_step, plain
 
 #: The version of the session's record that this release writes. It reads this one and all below.
@@ -96,7 +104,7 @@ class TrainingSession:
         self._ready = False  # the logger is checked and has its directory
         self._announced = False  # the logger has params and tags
         self._logged = False  # a line was logged
-        self._refused = False  # the logger holds another run, and has taken nothing from this session
+        self._refused = False  # the run there is another's, and the logger has taken nothing from this session
         self._phase = "new"  # then "running", then "over"
         self._sigterm = SigtermWatch()
 
@@ -265,7 +273,7 @@ class TrainingSession:
                     verbs.log_params(self.logger, self._params)
                 if self._tags is not None:
                     verbs.log_tags(self.logger, self._tags)
-        except RunExistsError:
+        except (RunExistsError, RunLockedError):
             self._refused = True
             raise
         self._announced, self._refused = True, False
@@ -305,7 +313,7 @@ class TrainingSession:
             with self._sigterm:
                 epoch = self.epoch if self.epochs else None
                 verbs.log_metrics(self.logger, metrics, step=self.step, epoch=epoch, context=context)
-        except RunExistsError:
+        except (RunExistsError, RunLockedError):
             self._refused = not self._logged
             raise
         self._logged, self._refused = True, False

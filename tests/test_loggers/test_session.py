@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 import pytest
 
-from loggers import JSONLogger, TrainingSession
+from loggers import JSONLogger, PlattliLogger, TrainingSession
 from loggers._sigterm import Terminated
 from loggers.errors import (
     LoggerFinishedError,
@@ -22,10 +22,12 @@ from loggers.errors import (
     NoPathError,
     RecordError,
     RunExistsError,
+    RunLockedError,
     SessionError,
     StatusError,
     StepError,
 )
+from plattli import run_info
 
 
 class Recorder:
@@ -496,6 +498,41 @@ def test_an_existing_run_is_an_error_at_the_end_of_an_empty_block():
         pass
 
     assert lgr.calls == []
+
+
+@pytest.mark.parametrize("params", [None, {"lr": 1}])
+def test_a_run_that_another_writes_is_not_finished_by_who_was_refused(tmp_path, params):
+    """Not even if the other process ends its run in between, so that it is free."""
+    run = tmp_path / "run"
+    program = (
+        "import sys; from loggers import PlattliLogger; logger = PlattliLogger(sys.argv[1]); "
+        "logger.log_metrics({'loss': 1.0}, step=1); print('ready', flush=True); input(); logger.finish('completed')"
+    )
+    command = [sys.executable, "-c", program, str(run)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+
+        class Late(PlattliLogger):
+            def log_params(self, params):
+                self._try(super().log_params, params)
+
+            def log_metrics(self, metrics, **axes):
+                self._try(super().log_metrics, metrics, **axes)
+
+            def _try(self, verb, *args, **kwargs):
+                try:
+                    verb(*args, **kwargs)
+                except RunLockedError:
+                    other.communicate("go\n")
+                    raise
+
+        assert other.stdout.readline() == "ready\n"
+        session = TrainingSession(Late(run, if_exists="append"), params=params)
+        with pytest.raises(RunLockedError), session:
+            session.train({"loss": 2.0})
+        assert other.returncode == 0
+
+    assert run_info(run).status == "completed"
+    assert (run / "metrics.plattli").exists()
 
 
 def test_an_error_before_resume_leaves_an_existing_run_alone():
