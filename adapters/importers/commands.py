@@ -133,5 +133,5 @@ def _sentences(target: str, result: dict[str, Any]) -> list[str]:
         times = "once" if result["restarts"] == 1 else f"{result['restarts']} times"
         said.append(f"  was restarted {times}, which took back {result['replaced']:,} lines")
     if result["left_out"]:
-        said.append("  left out: " + ", ".join(f"{count:,} {what}" for what, count in result["left_out"].items()))
+        said.append("  left out: " + ", ".join(f"{what} ({count:,})" for what, count in result["left_out"].items()))
     return [*said, *(f"  {note}" for note in result["notes"])]

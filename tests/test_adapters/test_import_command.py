@@ -43,7 +43,7 @@ def test_what_people_read(tmp_path: Path, log: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == (
         f"{run}: 4 lines (4 values, steps 0 to 2) from {log} (a JSONLogger's JSON Lines); completed\n"
         "  was restarted once, which took back 2 lines\n"
-        "  left out: 1 lines that are no JSON object\n"
+        "  left out: lines that are no JSON object (1)\n"
         "  metrics.jsonl:6 is no JSON object: '\"x\"\\n'\n"
     )
     assert plattli(["import", str(log), str(run)]) == 0
