@@ -32,7 +32,7 @@ RUN_KEY: Final = "_run"
 #: Statuses that end a run for good; the others leave it open for a resume.
 _FINAL: Final = ("completed", "early_stop")
 #: What a context has beside its metrics: of each line.
-_CARRIERS: Final = ("epoch", "walltime")
+CARRIERS: Final = ("epoch", "walltime")
 #: No room: an archive is made beside the folder, and takes as much again.
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 #: What a row costs in memory beside its values, and a number in it, in bytes; generous.
@@ -92,6 +92,8 @@ class PlattliRun(Sink[Row]):
         self._unsaved = False
         #: what is to be changed in the config, once it is known
         self._changes: list[Callable[[], None]] = []
+        #: stored names of metrics that are called like what the logger itself puts beside the metrics of a line
+        self.namesakes: set[str] = set()
 
     # ---- rows ---------------------------------------------------------------------------------------
 
@@ -298,7 +300,7 @@ class PlattliRun(Sink[Row]):
     def _revising(self, step: int, names: list[str]) -> contextlib.AbstractContextManager[None]:
         """Note that metrics get another value at a step, for those who have read it already."""
         # a second line of a step has the time of its own, and that alone is no news
-        metrics = [name for name in names if name.rpartition("/")[2] not in _CARRIERS]
+        metrics = [n for n in names if n.rpartition("/")[2] not in CARRIERS or n in self.namesakes]
         return _revisions.noting(self.directory, step=step, names=metrics) if metrics else contextlib.nullcontext()
 
     def end(self, status: str) -> None:

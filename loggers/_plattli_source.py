@@ -319,8 +319,15 @@ def _prefixes(name: str) -> Iterator[str]:
         yield name
 
 
+def _is_axis(metric: str, value: Any) -> bool:
+    """Tell what a line was logged with from a metric of that name, such as the epochs 0.5 and 0.75."""
+    if metric == "epoch":
+        return type(value) is int and value >= 0
+    return metric == "walltime" and type(value) in (int, float)
+
+
 def _holds_metrics(row: Mapping[str, Any]) -> bool:
-    return any(metric not in _AXES and not _is_confusion(value) for metric, value in row.items())
+    return any(not _is_axis(metric, value) and not _is_confusion(value) for metric, value in row.items())
 
 
 def _leave_out(lines: _Lines, revision: _revisions.Revision, names: _Names) -> bool:
@@ -359,12 +366,12 @@ def _ordered(lines: _Lines, names: _Names) -> list[Call]:
                 continue
             mark = step, names.stored(context, row)
             axes: dict[str, Any] = {"step": step, "context": context or "train"}
-            if "epoch" in row:
-                axes["epoch"] = int(row.pop("epoch"))
-            walltime = row.pop("walltime", None)
-            if walltime is not None:
-                axes["walltime"] = walltime
-            calls.append((step, walltime or np.inf, Call("log_metrics", (row,), axes, mark)))
+            # an epoch that comes alone is a metric that got another value: of a whole line there is more, or its time
+            for axis in [axis for axis in row if axis in _AXES and (axis == "walltime" or len(row) > 1)]:
+                if _is_axis(axis, row[axis]):
+                    axes[axis] = row.pop(axis)
+            time_of = axes.get("walltime") or np.inf
+            calls.append((step, time_of if np.isfinite(time_of) else np.inf, Call("log_metrics", (row,), axes, mark)))
     return [call for *_, call in sorted(calls, key=_STEP_AND_TIME)]
 
 

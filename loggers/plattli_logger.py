@@ -18,7 +18,7 @@ import numpy as np
 
 from loggers import names as _names
 from loggers._backlog import BACKLOG
-from loggers._plattli_run import RUN_KEY, Options, PlattliRun
+from loggers._plattli_run import CARRIERS, RUN_KEY, Options, PlattliRun
 from loggers._runstate import WHOLE_RUN, check_state, context_of
 from loggers.contract import JSON
 from loggers.errors import (
@@ -254,6 +254,8 @@ class PlattliLogger:
             try:
                 stored.append(_names.encode(f"{context}/{name}"))
                 keep.append(position)
+                if name.rpartition("/")[2] in CARRIERS:
+                    self._run.namesakes.add(stored[-1])
                 if any(fnmatchcase(f"{context}/{name}", pattern) for pattern in self._f64):
                     wide.add(len(keep) - 1)
             except MetricNameError as error:

@@ -72,8 +72,8 @@ class Thinned:
         self._passes: dict[str, bool] = {}
         #: context -> its newest line, if that was left out by its step
         self._held: dict[str, dict[str, Any]] = {}
-        #: contexts that have had a line
-        self._begun: set[str] = set()
+        #: contexts that have had a line -> its step, where that is known
+        self._begun: dict[str, int | None] = {}
         self._left_out = 0
 
     # --- the verbs ------------------------------------------------------------------------------------
@@ -99,17 +99,22 @@ class Thinned:
             step = check_step(step)
         place = {"step": step, "epoch": epoch, **axes}
         every = self._every.get(context, 1)
-        if every > 1 and context in self._begun and step % every:
+        # a step may be logged in several calls
+        if every > 1 and step % every and self._begun.get(context, step) != step:
             self._left_out += 1
             before = self._held.get(context)
             if before is None or before["place"]["step"] <= step:  # a late line is not the last one
                 values, problems = plain(kept)
                 taken = {name: v.item() if hasattr(v, "item") else v for name, v in values.items()}
+                if before is not None and before["place"]["step"] == step:
+                    taken = before["metrics"] | taken
+                    place = before["place"] | {axis: given for axis, given in place.items() if given is not None}
+                    self._left_out -= 1  # they are one line now
                 self._held[context] = {"metrics": taken, "place": place}
                 raise_for(problems, where=f"the {context} line of step {step}")
             return
         verbs.log_metrics(self.wrapped, kept, context=context, **place)
-        self._begun.add(context)
+        self._begun.setdefault(context, step)
         if context in self._held and self._held[context]["place"]["step"] <= step:
             del self._held[context]
 
@@ -173,7 +178,7 @@ class Thinned:
         record = checkpoint_record(self.wrapped)
         if record is None and not self._held and not self._begun:
             return None
-        begun: list[JSON] = [*sorted(self._begun)]
+        begun: dict[str, JSON] = {**self._begun}
         return {"logger": record, "held": json.dumps(self._held), "begun": begun}  # as text, which may hold NaN
 
     def reattach(self, state: Any) -> None:
@@ -185,7 +190,10 @@ class Thinned:
         if not isinstance(state, Mapping) or not {"logger", "held", "begun"} <= state.keys():
             raise RecordError(f"expected the state of a Thinned (logger, held, begun), got {state!r:.200}")
         resume(self.wrapped, state["logger"])
-        self._held, self._begun = json.loads(state["held"]), set(state["begun"])
+        self._held = json.loads(state["held"])
+        # those of earlier releases do not know the steps
+        begun = state["begun"]
+        self._begun = dict(begun) if isinstance(begun, Mapping) else dict.fromkeys(begun)
 
     # --- beside the verbs -----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import threading
 import time
@@ -482,3 +483,38 @@ def check_target(target: Target, run: Path, n: int) -> None:
     assert {place: target.values.get(place) for place in stored} == stored, n
     if isinstance(target, Rewinding):
         assert target.values.keys() == stored.keys(), n
+
+
+@pytest.mark.parametrize("odd", [{"epoch": 2.5}, {"epoch": math.nan}, {"epoch": "first"}, {"epoch": -1, "loss": 0}])
+def test_a_metric_may_be_called_like_an_axis(tmp_path: Path, odd: dict[str, Any]) -> None:
+    """Epochs that are no integers, as some loops have them, are values like any other."""
+    logger = PlattliLogger(tmp_path / "run")
+    logger.log_metrics({"loss": 1.0, **odd}, step=1)
+    logger.log_metrics(odd, step=2)
+    replay(tmp_path / "run", PlattliLogger(tmp_path / "again"))
+    for name in odd:
+        with Reader(tmp_path / "run") as run, Reader(tmp_path / "again") as again:
+            steps, values = run.metric(f"train/{name}", dtype="storage")
+            found, same = again.metric(f"train/{name}", dtype="storage")
+        assert found.tolist() == steps.tolist() == [1, 2]
+        assert repr(same.tolist()) == repr(values.tolist())
+
+
+def test_a_metric_called_like_an_axis_gets_another_value(tmp_path: Path) -> None:
+    """That is told to those who have read it, whereas a second line of a step has its own time, and tells nothing."""
+    logger = PlattliLogger(tmp_path / "run")
+    for name in "loss", "acc":
+        logger.log_metrics({name: 1.0}, step=1, epoch=3, context="validate")
+    assert not (tmp_path / "run/.revisions").exists()
+    logger.log_metrics({"loss": 1.0, "epoch": 3, "load/walltime": 5, "best/epoch": 2}, step=1)
+    cursor = replay(tmp_path / "run", FileLogger(tmp_path / "calls"), finish=False)
+    logger.log_metrics({"epoch": 4}, step=1, walltime=8.0)
+    logger.log_metrics({"load/walltime": 6, "best/epoch": 1}, step=1, walltime=9.0)
+    replay(tmp_path / "run", FileLogger(tmp_path / "after"), since=cursor, finish=False)
+    (_, (row,), place), *more = calls(tmp_path / "after")
+    assert not more
+    assert (row, place["epoch"]) == ({"load/walltime": 6, "best/epoch": 1}, 4)
+    logger.log_metrics({"epoch": 5}, step=1, walltime=10.0)
+    replay(tmp_path / "run", FileLogger(tmp_path / "last"), since=cursor, finish=False)
+    ((_, (row,), _),) = calls(tmp_path / "last")
+    assert row == {"epoch": 5}

@@ -168,3 +168,20 @@ def test_a_thinned_logger_takes_back_what_its_logger_can() -> None:
 
     assert steps_of(target, "train/loss") == [10]
     assert Thinned(MemoryLogger()).rewind is None
+
+
+def test_a_step_that_is_logged_in_several_calls_is_passed_on_whole() -> None:
+    """The first one, and the last one, with the last value of each metric."""
+    target = MemoryLogger()
+    logger = Thinned(target, every_n_steps=10)
+    for step in range(1, 8):
+        logger.log_metrics({"loss": step, "grad": 0}, step=step, epoch=1)
+        logger.log_metrics({"grad": step, "lr": step}, step=step)
+        if step == 1:
+            again = Thinned(target, every_n_steps=10)
+            again.reattach(json.loads(json.dumps(logger.logger_state())))
+            logger = again
+    logger.finish("completed")
+    assert steps_of(target, "train/loss") == [1, 7]
+    assert steps_of(target, "train/lr") == [1, 7]
+    assert [value for name, _, value in target.values if name == "train/grad"] == [0, 1, 7]
