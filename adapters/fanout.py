@@ -9,8 +9,10 @@ got yet is in the primary's files, where a follower finds it.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -118,6 +120,8 @@ class TeeLogger:
         self._strict = strict
         self._finish_timeout = finish_timeout
         self._pid = os.getpid()
+        #: held around every verb: threads of the caller may share a tee
+        self._mutex = threading.RLock()
         self._started = False
         self._finished = False
         self._asked = False
@@ -134,6 +138,7 @@ class TeeLogger:
         self._log_primary = verb_of(primary, "log_metrics")
         #: names of metrics that the primary may have for itself
         self._reserved: tuple[str, ...] = primary.reserved(0) if hasattr(primary, "reserved") else ()
+        _LIVE.add(self)
 
     # ---- the verbs --------------------------------------------------------------------------------
 
@@ -147,43 +152,44 @@ class TeeLogger:
         **axes: Any,
     ) -> None:
         """Log one line; see :meth:`loggers.contract.Logger.log_metrics`. Raises what the primary raises."""
-        if not self._asked:
-            self._ask()
         given = values = metrics
         if type(metrics) is not dict or {*map(type, metrics.values())} != _FLOATS:
             # converted once, so that what lies on a device is fetched once for everybody
             values, problems = plain(metrics)
             if not problems:  # else all of it, so that the primary's error names what could not be converted
                 given = values
-        # one line has one time, wherever it goes
-        where = {"step": step, "epoch": epoch, "context": context, "walltime": time.time(), **axes}
         failure: MetricValueError | None = None
-        try:
-            self._log_primary(given, **where)
-        except MetricValueError as error:
-            failure = error  # every good value of the line is stored
-            values = _accepted(metrics, values, error)
-        for name in self._reserved:
-            if name in values:
-                values = self._without_reserved(values, epoch)
-                break
-        if not self._started:
-            self._start()
-        begun = time.perf_counter()
-        for replica in self._inline:
-            # the same as replica.call(), without its cost: this is the hot path
+        with self._mutex:  # replicas get lines in the order in which the primary has them
+            if not self._asked:
+                self._ask()
+            # one line has one time, wherever it goes
+            where = {"step": step, "epoch": epoch, "context": context, "walltime": time.time(), **axes}
             try:
-                replica.log_line(values, **where)
-                replica.delivered += 1
-            except Exception as error:
-                names = [f"{context}/{name}" for name in values]
-                replica.failed(error, Missed("log_metrics", names, int(step)))
-            ended = time.perf_counter()
-            if ended - begun > LONG_S:
-                replica.took(ended - begun)
-            begun = ended
-        if self._news:
-            self._speak()
+                self._log_primary(given, **where)
+            except MetricValueError as error:
+                failure = error  # every good value of the line is stored
+                values = _accepted(metrics, values, error)
+            for name in self._reserved:
+                if name in values:
+                    values = self._without_reserved(values, epoch)
+                    break
+            if not self._started:
+                self._start()
+            begun = time.perf_counter()
+            for replica in self._inline:
+                # the same as replica.call(), without its cost: this is the hot path
+                try:
+                    replica.log_line(values, **where)
+                    replica.delivered += 1
+                except Exception as error:
+                    names = [f"{context}/{name}" for name in values]
+                    replica.failed(error, Missed("log_metrics", names, int(step)))
+                ended = time.perf_counter()
+                if ended - begun > LONG_S:
+                    replica.took(ended - begun)
+                begun = ended
+            if self._news:
+                self._speak()
         if failure is not None:
             raise failure
 
@@ -213,15 +219,16 @@ class TeeLogger:
         self._all(log_confusion, matrix, labels, epoch=epoch, step=step, context=context, name=name)
 
     def _all(self, verb: Any, *args: Any, **kwargs: Any) -> None:
-        if not self._asked:
-            self._ask()
-        verb(self._primary, *args, **kwargs)
-        if not self._started:
-            self._start()
-        missed = self._call(verb, args, kwargs)
-        for replica in self._inline:
-            replica.call(verb, missed, *args, **kwargs)
-        self._speak()
+        with self._mutex:
+            if not self._asked:
+                self._ask()
+            verb(self._primary, *args, **kwargs)
+            if not self._started:
+                self._start()
+            missed = self._call(verb, args, kwargs)
+            for replica in self._inline:
+                replica.call(verb, missed, *args, **kwargs)
+            self._speak()
 
     def _call(self, verb: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Missed:
         """Return what a replica lacks that does not take this call, which the primary has taken."""
@@ -251,14 +258,15 @@ class TeeLogger:
             UndeliveredError: with ``strict=True``, if something is missing.
             Exception: what the primary raised; the tee can be finished again.
         """
-        if self._finished:
-            raise LoggerFinishedError("the tee was finished before")
-        # what the primary raises (a status that is none, a full disk) ends nothing: finish can be called again
-        finish(self._primary, check_status(status))
-        if self._forked():
-            return
-        self._finished = True
-        self._speak()  # who has failed and could not be moved yet can be now
+        with self._mutex:
+            if self._finished:
+                raise LoggerFinishedError("the tee was finished before")
+            # what the primary raises (a status that is none, a full disk) ends nothing: finish can be called again
+            finish(self._primary, check_status(status))
+            if self._forked():
+                return
+            self._finished = True
+            self._speak()  # who has failed and could not be moved yet can be now
         deadline = time.monotonic() + self._finish_timeout
         if self._started:  # else nothing was ever logged, so there is nothing to end
             try:
@@ -287,9 +295,10 @@ class TeeLogger:
 
     def logger_state(self) -> dict[str, JSON]:
         """Return the state of the primary and of every replica."""
-        self._speak()  # who has failed goes on elsewhere, and knows how far it is
-        replicas: list[JSON] = [replica.entry() for replica in self._replicas]
-        return {"primary": checkpoint_record(self._primary), "replicas": replicas}
+        with self._mutex:
+            self._speak()  # who has failed goes on elsewhere, and knows how far it is
+            replicas: list[JSON] = [replica.entry() for replica in self._replicas]
+            return {"primary": checkpoint_record(self._primary), "replicas": replicas}
 
     def reattach(self, state: Any) -> None:
         """Put the primary back to where the state was taken, and the replicas with it.
@@ -412,6 +421,20 @@ class TeeLogger:
 
     def _forked(self) -> bool:
         return os.getpid() != self._pid
+
+
+#: Tees of this process, so that a fork's copies do not wait for threads that the child does not have.
+_LIVE: Final[weakref.WeakSet[TeeLogger]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for tee in list(_LIVE):
+        tee._mutex = threading.RLock()
+        tee._inline = ()  # the run, and all that is told of it, are the parent's
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _replica(logger: Any, key: str, options: Options, news: list[str]) -> Replica:

@@ -6,8 +6,11 @@ import errno
 import json
 import os
 import signal
+import sys
 import threading
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -473,3 +476,76 @@ def test_a_tee_says_how_far_its_replicas_are(tmp_path: Path) -> None:
     assert info["step"] == 4
     with pytest.warns(RuntimeWarning, match="HangingLogger"):
         logger.finish("completed")
+
+
+class FailingAt(FileLogger):
+    """Raises once, at the n-th call."""
+
+    def __init__(self, path: Path, at: int) -> None:
+        super().__init__(path)
+        self.left = at
+
+    def _note(self, verb: str, *args: Any, **kwargs: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError("not today")
+        super()._note(verb, *args, **kwargs)
+
+
+def test_threads_may_share_a_tee_whose_replica_breaks(tmp_path: Path) -> None:
+    """No thread gets an error of a replica's, and it has what all of them logged, once, in the primary's order."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for trial in range(5):
+            run, found = tmp_path / f"run{trial}", tmp_path / f"calls{trial}"
+            replica = FailingAt(found, at=700)
+            tee = TeeLogger(PlattliLogger(run), replica, poll=0.01, first_wait=0.01)
+
+            def log(number: int, tee: TeeLogger = tee) -> None:
+                for step in range(300):
+                    tee.log_metrics({"loss": step / 2}, step=step, context=f"c{number}")
+                for step in range(20):
+                    tee.log_metrics({"same": number}, step=step, context="shared")
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                with ThreadPoolExecutor(4) as threads:
+                    assert [*threads.map(log, range(4))] == [None] * 4
+                tee.finish("completed")
+            received = points(found)
+            with Reader(run) as reader:
+                for number in range(4):
+                    assert received[f"c{number}/loss"] == [(step, step / 2) for step in range(300)]
+                assert dict(received["shared/same"]) == dict(enumerate(reader.metric_values("shared/same").tolist()))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+def test_a_fork_while_a_thread_logs_does_not_hang_in_the_child(tmp_path: Path) -> None:
+    """The thread that was in a verb is not in the child, and what it held would never be let go there."""
+    entered, leave = threading.Event(), threading.Event()
+
+    class Waits(FileLogger):
+        def log_metrics(self, metrics: Any, **place: Any) -> None:
+            entered.set()
+            leave.wait()
+            super().log_metrics(metrics, **place)
+
+    tee = TeeLogger(PlattliLogger(tmp_path / "run"), Waits(tmp_path / "calls"))
+    thread = threading.Thread(target=tee.log_metrics, args=({"loss": 1.0},), kwargs={"step": 1})
+    thread.start()
+    entered.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            tee.log_metrics({"loss": 2.0}, step=2)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        leave.set()
+        thread.join()
+        tee.finish("completed")
+    assert points(tmp_path / "calls") == {"train/loss": [(1, 1.0)]}
