@@ -88,6 +88,7 @@ class PlattliRun(Sink[Row]):
         self.writer: RowWriter | None = None
         self.steps: dict[str, int] = {}
         self._syncer: Syncer | None = None
+        self._journal = _revisions.Journal(directory)
         self._config: dict[str, Any] = {}
         self._unsaved = False
         #: what is to be changed in the config, once it is known
@@ -293,15 +294,15 @@ class PlattliRun(Sink[Row]):
     @contextlib.contextmanager
     def _cutting(self, after: Mapping[str, int] | None) -> Iterator[None]:
         """Note that the run is cut, for those who have read it already."""
-        with contextlib.nullcontext() if after is None else _revisions.noting(self.directory, after=after):
+        with contextlib.nullcontext() if after is None else self._journal.cut(after):
             yield
-        _revisions.end(self.directory)  # what a killed writer was about
+        self._journal.end()  # what a killed writer was about
 
     def _revising(self, step: int, names: list[str]) -> contextlib.AbstractContextManager[None]:
         """Note that metrics get another value at a step, for those who have read it already."""
         # a second line of a step has the time of its own, and that alone is no news
         metrics = [n for n in names if n.rpartition("/")[2] not in CARRIERS or n in self.namesakes]
-        return _revisions.noting(self.directory, step=step, names=metrics) if metrics else contextlib.nullcontext()
+        return self._journal.point(step, metrics) if metrics else contextlib.nullcontext()
 
     def end(self, status: str) -> None:
         """Record the status; make an archive if the run ends for good. Raises what the disk says."""

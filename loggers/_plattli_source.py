@@ -129,12 +129,9 @@ class PlattliSource:
                 if (step := cut(name)) <= _segments.last(segments):
                     cursor.delivered[name] = _segments.cut_off(segments, step)
                     first = step if first is None else min(first, step)
-        changed: dict[str, list[int]] = {}
         for revision in revisions:
-            for name in revision.names:
-                changed.setdefault(name, []).append(revision.step)
-        for name in cursor.delivered.keys() & changed:
-            cursor.delivered[name] = _segments.cut_out(cursor.delivered[name], changed[name])
+            for name in cursor.delivered.keys() & {*revision.names}:
+                cursor.delivered[name] = _segments.cut_out(cursor.delivered[name], revision.steps)
         cursor.revision = end
         return first
 
@@ -335,12 +332,13 @@ def _leave_out(lines: _Lines, revision: _revisions.Revision, names: _Names) -> b
     found = False
     for name in revision.names:
         context, metric = names.places.get(name, ("", ""))
-        row = lines.get(context, {}).get(revision.step, {})
-        if metric in row:
-            found = True
-            del row[metric]
-            if not row.keys() - _AXES:
-                del lines[context][revision.step]
+        rows = lines.get(context, {})
+        for step in rows.keys() & {*revision.steps}:
+            if metric in rows[step]:
+                found = True
+                del rows[step][metric]
+                if not rows[step].keys() - _AXES:
+                    del rows[step]
     return found
 
 
