@@ -314,6 +314,7 @@ class PlattliRun(Sink[Row]):
             self._archive(writer)
         else:
             writer.close()
+        self._journal.close()
         if self._syncer is not None:
             self._syncer.stop()
             self._syncer = None

@@ -14,10 +14,11 @@ that a dead writer began may have been carried out or not.
 From some size on, the journal is replaced by what it says altogether, behind a line of its own::
 
     {"base":16000000,"bytes":150}                                    that was up to this offset; now so many bytes
-    {"steps":[[5,901,1]],"names":["train/loss"],"until":15999990}    the last such line began there
+    {"names":["train/loss"],"steps":[[5,901,1]],"until":11999990}    where the last of these lines began
+    {"names":["train/loss"],"each":[[901,12000012],[902,12000034]]}  steps of the newest ones, and where each began
 
-Offsets go on behind that as if nothing had been replaced. Who had not read all of it by then may read some of it for
-the second time, and so get a value twice.
+Offsets go on behind that as if nothing had been replaced. Who was further behind than those may read something for the
+second time, and so get a value twice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -45,13 +47,11 @@ class Revision(NamedTuple):
         names: the stored names of metrics whose values were replaced, or came late.
         steps: where, in increasing order.
         after: of a cut, which has neither: context -> last step that stays.
-        until: offset of the last of these changes in the journal.
     """
 
     names: tuple[str, ...] = ()
     steps: Sequence[int] = ()
     after: Mapping[str, int] | None = None
-    until: int = 0
 
 
 class Journal:
@@ -62,9 +62,13 @@ class Journal:
         self._run = run
         #: names -> offset of a line that has them
         self._written: dict[tuple[str, ...], int] = {}
-        #: the file that these offsets are of, and how many bytes they are ahead of its own
-        self._file, self._ahead = -1, 0
+        self._fd = -1
+        #: bytes that offsets are ahead of the file
+        self._ahead = 0
+        #: there is half a line at its end
+        self._torn = False
         self._limit = LARGEST
+        self._closing: Callable[[], object] | None = None
 
     def point(self, step: int, names: Sequence[str]) -> contextlib.AbstractContextManager[None]:
         """Note that metrics get another value at a step, or a late one, while they do.
@@ -84,55 +88,61 @@ class Journal:
 
     @contextlib.contextmanager
     def _noting(self, what: dict[str, Any]) -> Iterator[None]:
-        fd = self._open()
+        size = self._open()
+        names = tuple(what.get("names", ()))
+        like = self._written.get(names) if names else None
+        line = _line(what) if like is None else b'{"step":%d,"like":%d}' % (what["step"], like)
+        if torn := self._torn:
+            line = b"\n" + line
+        self._torn = True
+        _fs.write_all(self._fd, memoryview(line))
+        if names and like is None:
+            if len(self._written) >= 4096:  # names that never repeat
+                self._written.clear()
+            self._written[names] = size + torn + self._ahead
         try:
-            size = os.fstat(fd).st_size
-            torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-            names = tuple(what.get("names", ()))
-            like = self._written.get(names) if names else None
-            if like is not None:
-                what = {"step": what["step"], "like": like}
-            _fs.write_all(fd, memoryview((b"\n" if torn else b"") + _line(what)))
-            if names and like is None:
-                if len(self._written) >= 4096:  # names that never repeat
-                    self._written.clear()
-                self._written[names] = size + torn + self._ahead
-            try:
-                yield
-            finally:
-                # also if it failed: then the change may have been made or not, and a value is told twice at worst
-                os.write(fd, b"\n")
+            yield
         finally:
-            os.close(fd)
+            # also if it failed: then the change may have been made or not, and a value is told twice at worst
+            os.write(self._fd, b"\n")
+            self._torn = False
 
     def _open(self) -> int:
+        """Open what is not open, or is gone; return how long it is."""
+        if self._fd >= 0:
+            about = os.fstat(self._fd)
+            if about.st_nlink and about.st_size <= self._limit:
+                return about.st_size
+            self.close()
+            if about.st_nlink:
+                self._shorten()
         path = self._run / JOURNAL
-        while True:
-            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            about = os.fstat(fd)
-            if about.st_ino != self._file or not about.st_size:  # the folder is another one, or it has just begun
-                self._written.clear()
-                with path.open("rb") as file:
-                    base, begin = _head(file)
-                self._file, self._ahead = about.st_ino, base - begin
-            if about.st_size <= self._limit:
-                return fd
-            os.close(fd)
-            self._shorten(path)
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._fd, self._closing = fd, weakref.finalize(self, os.close, fd)
+        size = os.fstat(fd).st_size
+        self._torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+        with path.open("rb") as file:
+            base, begin = _head(file)
+        self._ahead = base - begin
+        return size
 
-    def _shorten(self, path: Path) -> None:
+    def close(self) -> None:
+        """Let go of the file; the next note opens it again."""
+        if self._closing is not None:
+            self._closing()
+        self._fd, self._closing = -1, None
+        self._written.clear()
+
+    def _shorten(self) -> None:
         """Replace the journal by what it says; put that off if the disk does not take it now."""
-        revisions, end = read(self._run, 0, begun=True)
-        said = b"".join(
-            _line({"after": r.after, "until": r.until} if r.after is not None else
-                  {"steps": _packed(r.steps), "names": r.names, "until": r.until}) + b"\n"
-            for r in revisions
-        )  # fmt: skip
+        found, end = _read(self._run, 0, begun=True)
+        lines = found.said(end - self._limit // 4)
+        said = b"".join(_line(line) + b"\n" for line in lines)
         said = _line({"base": end, "bytes": len(said)}) + b"\n" + said
         self._limit *= 2
         with contextlib.suppress(OSError):
-            _fs.replace_file(path, said)
-            self._file, self._limit = -1, max(LARGEST, 2 * len(said))
+            _fs.replace_file(self._run / JOURNAL, said)
+            self._limit = max(LARGEST, 2 * len(said))
 
     def end(self) -> None:
         """End the line that a dead writer began: what it was about has been carried out or not by now.
@@ -140,13 +150,11 @@ class Journal:
         Raises:
             OSError: the disk does not take it.
         """
-        with contextlib.suppress(FileNotFoundError):
-            fd = os.open(self._run / JOURNAL, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-            try:
-                if (size := os.fstat(fd).st_size) and os.pread(fd, 1, size - 1) != b"\n":
-                    os.write(fd, b"\n")
-            finally:
-                os.close(fd)
+        if (self._run / JOURNAL).exists():
+            self._open()
+            if self._torn:
+                os.write(self._fd, b"\n")
+                self._torn = False
 
 
 def read(run: Path, offset: int, *, begun: bool) -> tuple[list[Revision], int]:
@@ -157,75 +165,83 @@ def read(run: Path, offset: int, *, begun: bool) -> tuple[list[Revision], int]:
         offset: 0, or that of an earlier answer.
         begun: whether a change counts that has begun and not ended.
     """
-    try:
-        with (run / JOURNAL).open("rb") as file:
-            base, begin = _head(file)
-            ahead = base - begin
-            if offset - ahead > os.fstat(file.fileno()).st_size:
-                offset = 0  # another journal
-            said = []
-            if offset < base:
-                said = file.read(begin - file.tell()).splitlines()
-            start = max(offset, base)
-            file.seek(start - ahead)
-            data = file.read()
-            whole = len(data) if begun else data.rfind(b"\n") + 1
-            found = _Found(file, ahead)
-            for line in said:
-                found.add(line, 0, offset)
-            at = start
-            for line in data[:whole].splitlines(keepends=True):
-                found.add(line, at, offset)
-                at += len(line)
-            return found.revisions(), at
-    except (FileNotFoundError, NotADirectoryError):
-        return [], 0
+    found, end = _read(run, offset, begun=begun)
+    return found.revisions(), end
+
+
+def _read(run: Path, offset: int, *, begun: bool) -> tuple[_Found, int]:
+    found = _Found()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), (run / JOURNAL).open("rb") as file:
+        base, begin = _head(file)
+        ahead = base - begin
+        if offset - ahead > os.fstat(file.fileno()).st_size:
+            offset = 0  # another journal
+        if offset < base:
+            for line in file.read(begin - file.tell()).splitlines():
+                found.add(line, 0, offset, file, ahead)
+        at = max(offset, base)
+        file.seek(at - ahead)
+        data = file.read()
+        whole = len(data) if begun else data.rfind(b"\n") + 1
+        for line in data[:whole].splitlines(keepends=True):
+            found.add(line, at, offset, file, ahead)
+            at += len(line)
+        return found, at
+    return found, 0
 
 
 class _Found:
     """Changes by what they are of."""
 
-    def __init__(self, file: BinaryIO, ahead: int) -> None:
-        self._file = file
-        self._ahead = ahead
+    def __init__(self) -> None:
         self._names: dict[int, tuple[str, ...]] = {}
-        self._cuts: list[Revision] = []
-        self._steps: dict[tuple[str, ...], list[int]] = {}
-        self._until: dict[tuple[str, ...], int] = {}
+        #: what is cut, and where that is said
+        self._cuts: list[tuple[Mapping[str, int], int]] = []
+        #: names -> steps, and where they are said
+        self._points: dict[tuple[str, ...], list[tuple[int, int]]] = {}
 
-    def add(self, line: bytes, at: int, offset: int) -> None:
-        """Take a line that begins at an offset, unless it says what whoever has read up to another one knows."""
+    def add(self, line: bytes, at: int, offset: int, file: BinaryIO, ahead: int) -> None:
+        """Take a line that begins at an offset, but for what whoever has read up to another offset knows."""
         # a note that the disk, or a kill, has cut short is of a change that was not made
         with contextlib.suppress(ValueError, TypeError, KeyError):
             what = json.loads(line)
             until = what.get("until", at)
-            if until < offset:
-                return
             if "after" in what:
-                self._cuts.append(Revision(after=what["after"], until=until))
+                if until >= offset:
+                    self._cuts.append((what["after"], until))
                 return
-            names = tuple(what["names"]) if "names" in what else self._like(what["like"])
             if "names" in what:
-                self._names[at] = names
-            steps = self._steps.setdefault(names, [])
-            if "steps" in what:
-                for segment in what["steps"]:
-                    steps.extend(range(*segment))
+                names = self._names[at] = tuple(what["names"])
             else:
-                steps.append(what["step"])
-            self._until[names] = until
+                names = self._like(what["like"], file, ahead)
+            points = self._points.setdefault(names, [])
+            if "each" in what:
+                points += [(step, said) for step, said in what["each"] if said >= offset]
+            elif until >= offset:
+                segments = what["steps"] if "steps" in what else [[what["step"], what["step"] + 1]]
+                points += [(step, until) for segment in segments for step in range(*segment)]
 
-    def _like(self, at: int) -> tuple[str, ...]:
+    def _like(self, at: int, file: BinaryIO, ahead: int) -> tuple[str, ...]:
         if at not in self._names:
-            before = self._file.tell()
-            self._file.seek(at - self._ahead)
-            self._names[at] = tuple(json.loads(self._file.readline())["names"])
-            self._file.seek(before)
+            file.seek(at - ahead)
+            self._names[at] = tuple(json.loads(file.readline())["names"])
         return self._names[at]
 
     def revisions(self) -> list[Revision]:
-        points = self._steps.items()
-        return [*self._cuts, *(Revision(n, sorted({*steps}), until=self._until[n]) for n, steps in points)]
+        """Return them, cuts first."""
+        points = [(names, sorted({step for step, _ in said})) for names, said in self._points.items()]
+        cuts = [Revision(after=after) for after, _ in self._cuts]
+        return [*cuts, *(Revision(names, steps) for names, steps in points if steps)]
+
+    def said(self, since: int) -> list[dict[str, Any]]:
+        """Return lines that say the same, those from an offset on one by one."""
+        lines: list[dict[str, Any]] = [{"after": after, "until": until} for after, until in self._cuts]
+        for names, points in self._points.items():
+            if old := {step: until for step, until in points if until < since}:
+                lines.append({"names": names, "steps": _packed(sorted(old)), "until": max(old.values())})
+            if new := {step: until for step, until in points if until >= since}:
+                lines.append({"names": names, "each": [*new.items()]})
+        return lines
 
 
 def _head(file: BinaryIO) -> tuple[int, int]:

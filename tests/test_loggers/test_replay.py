@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import random
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -518,3 +520,62 @@ def test_a_metric_called_like_an_axis_gets_another_value(tmp_path: Path) -> None
     replay(tmp_path / "run", FileLogger(tmp_path / "last"), since=cursor, finish=False)
     ((_, (row,), _),) = calls(tmp_path / "last")
     assert row == {"epoch": 5}
+
+
+@pytest.mark.parametrize("largest", [300, 10**9])
+def test_a_journal_that_is_replaced_by_what_it_says_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: int
+) -> None:
+    """Who keeps up gets each value once, whoever looks rarely gets all last values, and it stays small."""
+    monkeypatch.setattr(_revisions, "LARGEST", largest)
+    run = tmp_path / "run"
+    chance = random.Random(7)
+    logger = PlattliLogger(run, hotsize=4)
+    cursors = {"often": Cursor(), "rarely": Cursor(), "late": Cursor()}
+    targets = {name: FileLogger(tmp_path / name) for name in cursors}
+    warnings.filterwarnings("ignore", ".* cannot: it keeps what it has")
+    state = logger.logger_state()
+    for turn in range(400):
+        names = chance.choice([("a",), ("b",), ("a", "b"), ("b", "a", "c")])
+        step = turn // 3 if chance.random() < 0.7 else chance.randrange(60)
+        logger.log_metrics(dict.fromkeys(names, turn), step=step)
+        if turn == 200:
+            state = logger.logger_state()
+        if turn == 250:  # a resume, and what is cut comes again with other values
+            logger.finish("error")
+            logger = PlattliLogger(run, hotsize=4)
+            logger.reattach(state)
+        for name, cursor in cursors.items():
+            if name == "often" or (name == "rarely" and turn % 40 == 0):
+                replay(run, targets[name], since=cursor, finish=False)
+    size = (run / _revisions.JOURNAL).stat().st_size
+    logger.finish("completed")
+    for name, cursor in cursors.items():
+        replay(run, targets[name], since=Cursor.from_json(cursor.to_json()))
+    with Reader(run) as reader:
+        for metric in ("train/a", "train/b", "train/c"):
+            steps, values = reader.metric(metric)
+            stored = dict(zip(steps.tolist(), values.tolist(), strict=True))
+            for name in cursors:
+                received = points(tmp_path / name)[metric]
+                assert {step: v for step, v in dict(received).items() if step in stored} == stored
+                if name == "often":
+                    assert len({*received}) == len(received)
+    if largest == 300:
+        assert size < 3000
+    else:
+        assert size > 5000
+
+
+def test_a_journal_says_names_once(tmp_path: Path) -> None:
+    """A program that logs a step again and again has no file that grows by all its names."""
+    logger = PlattliLogger(tmp_path / "run")
+    metrics = {f"a_metric_with_a_long_name_{number}": 1.0 for number in range(100)}
+    for _ in range(1001):
+        logger.log_metrics(metrics, step=5)
+    assert (tmp_path / "run" / _revisions.JOURNAL).stat().st_size < 30_000
+    found, end = _revisions.read(tmp_path / "run", 0, begun=False)
+    assert [(len(r.names), list(r.steps)) for r in found] == [(100, [5])]
+    half = _revisions.read(tmp_path / "run", end - 23, begun=False)
+    assert [(len(r.names), list(r.steps)) for r in half[0]] == [(100, [5])]
+    assert half[1] == end
