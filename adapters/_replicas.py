@@ -13,7 +13,7 @@ from adapters._jobs import Backoff, is_permanent
 from loggers.contract import JSON
 from loggers.errors import ConfusionError, MetricNameError, MetricValueError, StepError
 from loggers.records import checkpoint_record, resume, type_name
-from loggers.replay import Cursor, Lag, Missed, everything, lag, replay
+from loggers.replay import Cursor, Lag, Missed, everything, lag, last_late_call, replay
 from loggers.verbs import finish, logger_info, run_url, verb_of
 
 #: What a logger says of a call that it cannot take, after it has taken what it can of it.
@@ -156,6 +156,13 @@ class Inline(Replica):
         #: how far it had come when it began, if that was not the end of the run
         self._cursor: Cursor | None = None
         self._refused: set[str] = set()
+        #: what a process before may have been killed in, between the primary and this replica
+        self._unsure: list[Missed] = []
+
+    def end_predecessor(self, run: Path) -> None:
+        """See :class:`Replica`."""
+        with contextlib.suppress(OSError, ValueError):  # the primary says what is wrong with its run
+            self._unsure = last_late_call(run)
 
     def call(self, verb: Any, missed: Missed, *args: Any, **kwargs: Any) -> None:
         """Make a verb call, of which ``missed`` says what is missing if it fails."""
@@ -217,6 +224,8 @@ class Inline(Replica):
             return
         if not self.known:
             self._cursor = Cursor()
+        elif self._cursor is None and self._unsure:  # twice is better than not at all
+            self._cursor = everything(run, (), self._unsure)
         if self._cursor is not None and self.broken is None:
             try:
                 replay(run, self.logger, since=self._cursor, finish=False)

@@ -80,6 +80,10 @@ class PlattliSource:
         # a finished run of a writer that keeps no status, or a writer that died or was replaced
         return "completed" if self._reader is not None and self._reader.kind == "zip" else "error"
 
+    def was_finished(self) -> bool:
+        """Tell whether the writer before has told how the run ended, or there was none."""
+        return self._refreshed() is None or (self._config().get("_run") or {}).get("status") in STATUSES
+
     def calls(self, cursor: Cursor) -> Iterator[list[Call]]:
         """See :class:`Source`."""
         live = is_written(self._path)  # asked before reading: what is read then is all there is

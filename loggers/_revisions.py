@@ -169,6 +169,18 @@ def read(run: Path, offset: int, *, begun: bool) -> tuple[list[Revision], int]:
     return found.revisions(), end
 
 
+def newest(run: Path) -> Revision | None:
+    """Return the last change that was noted, ``None`` if that is a cut, or there is none."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), (run / JOURNAL).open("rb") as file:
+        base, begin = _head(file)
+        file.seek(begin)
+        before, _, last = file.read().rstrip(b"\n").rpartition(b"\n")
+        found = _Found()
+        found.add(last, base + len(before) + bool(before), 0, file, base - begin)
+        return next((revision for revision in found.revisions() if revision.after is None), None)
+    return None
+
+
 def _read(run: Path, offset: int, *, begun: bool) -> tuple[_Found, int]:
     found = _Found()
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), (run / JOURNAL).open("rb") as file:

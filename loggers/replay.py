@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from loggers import _segments, verbs
+from loggers import _revisions, _segments, verbs
 from loggers import names as _names
 from loggers._cursor import Call, Cursor, Lag, Source
 from loggers._json_source import JSONLinesSource
@@ -39,6 +39,7 @@ __all__ = [
     "everything",
     "is_written",
     "lag",
+    "last_late_call",
     "open_source",
     "replay",
     "source_path",
@@ -233,6 +234,17 @@ def everything(run: Path, waiting: Iterable[tuple[int, Sequence[str]]] = (), mis
                 name = _names.encode(full_name)
                 cursor.delivered[name] = _segments.cut_out(cursor.delivered.get(name, []), [call.step])
     return cursor
+
+
+def last_late_call(run: Path) -> list[Missed]:
+    """Return the last call of a writer that was killed, if it came late or for the second time: nobody may have it.
+
+    A resume cuts the other calls behind its state, but not one that is of a step before that.
+    """
+    if run.suffix == ".jsonl" or not run.is_dir() or PlattliSource(run).was_finished():
+        return []
+    late = _revisions.newest(run)
+    return [] if late is None else [Missed("log_metrics", [*map(_names.decode, late.names)], s) for s in late.steps]
 
 
 def lag(run: Path, cursor: Cursor) -> Lag:

@@ -549,3 +549,32 @@ def test_a_fork_while_a_thread_logs_does_not_hang_in_the_child(tmp_path: Path) -
         thread.join()
         tee.finish("completed")
     assert points(tmp_path / "calls") == {"train/loss": [(1, 1.0)]}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+def test_a_late_line_in_which_training_was_killed_reaches_the_replicas(tmp_path: Path) -> None:
+    """It is of a step before the checkpoint, so no resume cuts it, and nobody logs it again."""
+
+    def build() -> TeeLogger:
+        return TeeLogger(PlattliLogger(tmp_path / "run", hotsize=4), JSONLogger(tmp_path / "all.jsonl"))
+
+    pid = os.fork()
+    if pid == 0:
+        tee = build()
+        log(tee, range(1, 31))
+        (tmp_path / "state").write_text(json.dumps(checkpoint_record(tee)))
+        log(tee, range(31, 36))
+        tee.log_metrics({"loss": 50.0}, step=4)
+        tee.backend().log_metrics({"loss": 70.0}, step=7)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    tee = build()
+    resume(tee, json.loads((tmp_path / "state").read_text()))
+    log(tee, range(31, 41))
+    tee.finish("completed")
+
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    found = [("train/loss", row["step"], row["loss"]) for row in rows if row["type"] == "metrics"]
+    assert found.count(("train/loss", 7, 70.0)) == found.count(("train/loss", 4, 50.0)) == 1
+    assert len(found) == 35 + 2 + 10
+    assert sorted({step: value for _, step, value in found}.items()) == [(s, v) for _, s, v in stored(tmp_path / "run")]
