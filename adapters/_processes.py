@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ class Process(Replica):
         self._ending = threading.Event()
         self._job: Job | None = None
         self._watcher: threading.Thread | None = None
+        self._begin: Callable[[], None] = lambda: None
 
     def _files_of(self, run: Path) -> JobFiles:
         return JobFiles((run if run.suffix != ".jsonl" else run.parent) / FOLDER, self.key)
@@ -68,7 +70,21 @@ class Process(Replica):
         self._entry = record
 
     def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
-        """See :class:`Replica`."""
+        """See :class:`Replica`. A disk that takes nothing now is no matter of training's: it is tried again."""
+        self._begin = partial(self._start, run, run_id, resumed=resumed)
+        self._try_to_begin()
+        self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.key}", daemon=True)
+        self._watcher.start()
+
+    def _try_to_begin(self) -> None:
+        try:
+            self._begin()
+        except OSError as error:
+            self.error = self.last_error = f"{type(error).__name__}: {error}"
+        else:
+            self.error = None
+
+    def _start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
         self.end_predecessor(run)
         files = self._files = self._files_of(run)
         files.folder.mkdir(parents=True, exist_ok=True)
@@ -98,8 +114,6 @@ class Process(Replica):
         )
         files.save_job(self._job)
         self._launch()
-        self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.key}", daemon=True)
-        self._watcher.start()
 
     def _launch(self) -> None:
         if self._files is None:
@@ -120,7 +134,12 @@ class Process(Replica):
 
     def _watch(self) -> None:
         """Start the follower again when it dies; costs nothing while it lives."""
-        deaths, delivered = 0, 0
+        deaths, delivered, failures = 0, 0, 0
+        while self._process is None:
+            failures += 1
+            if self._ending.wait(self.options.backoff.wait(failures)):
+                return
+            self._try_to_begin()
         while (process := self._process) is not None:
             code = process.wait()
             if code == 0 or self._ending.is_set():
@@ -200,7 +219,7 @@ class Process(Replica):
     def missing(self, run: Path) -> str | None:
         """See :class:`Replica`."""
         state = self._state()
-        if (state is not None and state.finished) or self._job is None:
+        if (state is not None and state.finished) or self._watcher is None:
             return None
         why = (state.error if state is not None else None) or self.error or "it did not answer in time"
         return f"{self.name} did not get everything ({why}). {self._how_to_send()}"

@@ -123,7 +123,8 @@ def _stand_back() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Work a job off; return 0 when all is delivered."""
-    path = Path((argv or sys.argv[1:])[0])
+    job_path, *rest = argv or sys.argv[1:]
+    path, failures = Path(job_path), int(rest[0]) if rest else 0
     if hasattr(os, "nice"):
         os.nice(_NICE)  # training goes first
     _stand_back()
@@ -139,20 +140,26 @@ def main(argv: list[str] | None = None) -> int:
     sys.path[:] = job.path
     # what has been delivered is noted on the way out
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    before = files.load_state()
     try:
         work(files, job, progress=lambda cursor: _stand_back())
     except Exception as error:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # our output is a file beside the run, and its disk may be what is full
+            traceback.print_exc()
         state = files.load_state()
-        attempts = 1 if state is None else state.attempts
+        # a full disk does not take the number of attempts either
+        went_on = state is not None and state.delivered > (0 if before is None else before.delivered)
+        attempts = max(0 if state is None else state.attempts, 1 if went_on else failures + 1)
         orphaned = _OwnerGone(job.owner_pid).is_set()
         if is_permanent(error) or job.backoff.is_over(attempts, orphaned=orphaned):
             return _GAVE_UP
         wait(job.backoff.wait(attempts), job.run)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
         # a fresh interpreter: a client that failed half-way may not be usable again in this one
-        os.execv(sys.executable, [sys.executable, "-P", "-m", "adapters.follower", str(path)])
+        program = [sys.executable, "-P", "-m", "adapters.follower", str(path), str(attempts)]
+        os.execv(sys.executable, program)
     return 0
 
 
