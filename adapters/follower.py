@@ -53,6 +53,7 @@ def work(
     logger = pickle.loads(job.recipe)
     state = files.load_state() or State(type(logger).__name__)
     noted: Any = None
+    is_saved = True
     try:
         cursor = Cursor() if state.cursor is None else Cursor.from_json(state.cursor)
         if (record := state.record or job.record) is not None:
@@ -62,13 +63,22 @@ def work(
             state.record, state.cursor = record, cursor.to_json()
             files.save_state(state)
 
+        def save() -> bool:
+            nonlocal is_saved
+            is_saved = False
+            with contextlib.suppress(OSError):  # a disk that is full now is no reason to deliver all of it again
+                files.save_state(state)
+                is_saved = True
+            return is_saved
+
         def note(cursor: Cursor) -> None:
             nonlocal noted
             mark = cursor.lines, cursor.finished, cursor.revision
-            if mark != noted:
+            # no newer record before the last one is saved: a logger keeps what comes behind the latest two
+            if mark != noted and (is_saved or save()):
                 noted = mark
                 _note(state, logger, cursor)
-                files.save_state(state)
+                save()
                 if progress is not None:
                     progress(cursor)
 
@@ -84,6 +94,10 @@ def work(
         if follow and not cursor.finished:  # a run that cannot tell its end, whose writer is gone
             finish(logger, "error")
             cursor.finished = True
+        note(cursor)
+        if not is_saved:
+            files.save_state(state)  # raises: whoever tries again saves it
+            is_saved = True
             note(cursor)
     except Exception as error:
         state.attempts += 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,8 +19,9 @@ from typing import Any
 import pytest
 
 from adapters import TeeLogger, TensorBoardLogger
+from adapters.follower import FOLDER, Backoff, Job, JobFiles, work
 from loggers import JSONLogger, PlattliLogger, checkpoint_record, logger_info, resume
-from loggers.errors import RecordError
+from loggers.errors import RecordError, UndeliveredError
 from plattli import Reader
 from plattli.cli import main as plattli
 from tests.faults import failing_disk
@@ -578,3 +581,74 @@ def test_a_late_line_in_which_training_was_killed_reaches_the_replicas(tmp_path:
     assert found.count(("train/loss", 7, 70.0)) == found.count(("train/loss", 4, 50.0)) == 1
     assert len(found) == 35 + 2 + 10
     assert sorted({step: value for _, step, value in found}.items()) == [(s, v) for _, s, v in stored(tmp_path / "run")]
+
+
+def finished_run(run: Path, lines: int) -> None:
+    logger = PlattliLogger(run)
+    log(logger, range(lines))
+    logger.finish("completed")
+
+
+def job_of(run: Path, logger: Any, **backoff: Any) -> JobFiles:
+    files = JobFiles(run / FOLDER, "1-FileLogger")
+    files.save_job(Job(run, pickle.dumps(logger), None, 0.02, os.getpid(), sys.path, Backoff(**backoff)))
+    return files
+
+
+def test_a_follower_that_cannot_note_how_far_it_is_goes_on(tmp_path: Path) -> None:
+    """The disk beside the run is full for a while: what was delivered meanwhile is not delivered again."""
+    run = tmp_path / "run"
+    finished_run(run, 7000)
+    files = job_of(run, FileLogger(tmp_path / "calls"))
+    with failing_disk(6, 3, errno.ENOSPC, below=files.folder) as disk:
+        work(files, files.load_job(), follow=False)
+    assert disk.failed == 3
+    state = files.load_state()
+    assert state is not None
+    assert (state.delivered, state.finished) == (7000, True)
+    assert points(tmp_path / "calls") == {"train/loss": [(step, step * 0.5) for step in range(7000)]}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on macOS and Windows")
+def test_a_follower_whose_output_cannot_be_written_tries_again_all_the_same(tmp_path: Path) -> None:
+    """Its output is a file beside the run."""
+    run = tmp_path / "run"
+    finished_run(run, 3)
+    files = job_of(run, FailingLogger(tmp_path / "calls", ("log_metrics",)), attempts=3, first=0.01)
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-P", "-m", "adapters.follower", str(files.job)]
+        ended = subprocess.run(
+            command, stderr=full, stdout=full, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60
+        )
+    state = files.load_state()
+    assert state is not None
+    assert (ended.returncode, state.attempts) == (3, 3)
+
+
+def test_a_follower_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
+    """Training gets no error for it."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / FOLDER).write_text("in the way")
+    tee = TeeLogger(
+        PlattliLogger(run), FileLogger(tmp_path / "calls", placement="process"), poll=0.02, first_wait=0.05, strict=True
+    )
+    log(tee, range(5))
+    assert "Error" in str(tee.report()[0]["error"])
+    (run / FOLDER).unlink()
+    log(tee, range(5, 10))
+    tee.finish("completed")
+    assert points(tmp_path / "calls") == {"train/loss": [(step, step * 0.5) for step in range(10)]}
+
+
+def test_a_follower_that_could_never_be_started_is_missing(tmp_path: Path) -> None:
+    """The end says so."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / FOLDER).write_text("in the way")
+    tee = TeeLogger(
+        PlattliLogger(run), FileLogger(tmp_path / "calls", placement="process"), finish_timeout=0.1, strict=True
+    )
+    log(tee, range(5))
+    with pytest.raises(UndeliveredError, match="did not get everything"):
+        tee.finish("completed")
