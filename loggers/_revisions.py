@@ -13,9 +13,9 @@ that a dead writer began may have been carried out or not.
 
 From some size on, the journal is replaced by what it says altogether, behind a line of its own::
 
-    {"base":16000000,"bytes":150}                                    that was up to this offset; now so many bytes
-    {"names":["train/loss"],"steps":[[5,901,1]],"until":11999990}    where the last of these lines began
-    {"names":["train/loss"],"each":[[901,12000012],[902,12000034]]}  steps of the newest ones, and where each began
+    {"base":8000000,"bytes":150}                                   what was up to this offset is now so many bytes
+    {"names":["train/loss"],"steps":[[5,901,1]],"until":5999990}   where the last of these lines began
+    {"names":["train/loss"],"each":[[901,6000012],[902,6000034]]}  steps of the newest lines, and where each began
 
 Offsets go on behind that as if nothing had been replaced. Who was further behind than those may read something for the
 second time, and so get a value twice.
@@ -37,7 +37,7 @@ from plattli import _fs, _indices
 
 JOURNAL: Final = ".revisions"
 #: Bytes from which on the journal is replaced by what it says.
-LARGEST: Final = 16_000_000
+LARGEST: Final = 8_000_000
 
 
 class Revision(NamedTuple):
