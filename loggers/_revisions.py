@@ -109,14 +109,14 @@ class Journal:
 
     def _open(self) -> int:
         """Open what is not open, or is gone; return how long it is."""
-        if self._fd >= 0:
-            about = os.fstat(self._fd)
-            if about.st_nlink and about.st_size <= self._limit:
-                return about.st_size
-            self.close()
-            if about.st_nlink:
-                self._shorten()
         path = self._run / JOURNAL
+        if self._fd >= 0:
+            size, removed = os.fstat(self._fd).st_size, _fs.is_removed(self._fd, path)
+            if size <= self._limit and not removed:
+                return size
+            self.close()
+            if not removed:
+                self._shorten()
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._fd, self._closing = fd, weakref.finalize(self, os.close, fd)
         size = os.fstat(fd).st_size

@@ -43,6 +43,17 @@ _SYNCING: Final = 16
 _T = TypeVar("_T")
 
 
+def is_removed(fd: int, path: str | os.PathLike[str]) -> bool:
+    """Tell whether an open file is nowhere any more. Some file systems count no links, so its path is asked, too."""
+    there = os.fstat(fd)
+    if there.st_nlink:
+        return False
+    try:
+        return not os.path.samestat(there, os.stat(path))
+    except OSError:
+        return True
+
+
 def write_all(fd: int, data: bytes | memoryview) -> None:
     """Write every byte of ``data``, or raise ``OSError``."""
     written = os.write(fd, data)

@@ -71,7 +71,7 @@ class HotLog:
             self._look = time.monotonic() + _LOOK
         elif time.monotonic() > self._look:
             self._look = time.monotonic() + _LOOK
-            if not os.fstat(self._fd).st_nlink:  # nobody will ever read what goes there
+            if _fs.is_removed(self._fd, self.path):  # nobody will ever read what goes there
                 raise OSError(errno.ESTALE, "the hot log was removed", str(self.path))
         if self._torn:
             self._cut()
