@@ -146,7 +146,7 @@ class Inline(Replica):
     def __init__(self, logger: Any, key: str, options: Options, news: list[str]) -> None:
         super().__init__(logger, key, options, news)
         #: what it raised, if that was the last call of it
-        self.broken: Exception | None = None
+        self.broken: BaseException | None = None
         #: training has waited for it too long
         self.is_slow = False
         self._waited = 0.0
@@ -190,7 +190,7 @@ class Inline(Replica):
             return f"is slow (training waited {self._waited:.1f} s for it)"
         return f"failed ({type(self.broken).__name__}: {self.broken})"
 
-    def failed(self, error: Exception, missed: Missed) -> None:
+    def failed(self, error: BaseException, missed: Missed) -> None:
         """Take note of a verb call that raised."""
         if isinstance(error, _REFUSALS):
             # its siblings are written; the value itself is something this backend cannot show

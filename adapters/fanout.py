@@ -164,34 +164,47 @@ class TeeLogger:
                 self._ask()
             # one line has one time, wherever it goes
             where = {"step": step, "epoch": epoch, "context": context, "walltime": time.time(), **axes}
+            reached = 0
             try:
-                self._log_primary(given, **where)
-            except MetricValueError as error:
-                failure = error  # every good value of the line is stored
-                values = _accepted(metrics, values, error)
-            for name in self._reserved:
-                if name in values:
-                    values = self._without_reserved(values, epoch)
-                    break
-            if not self._started:
-                self._start()
-            begun = time.perf_counter()
-            for replica in self._inline:
-                # the same as replica.call(), without its cost: this is the hot path
                 try:
-                    replica.log_line(values, **where)
-                    replica.delivered += 1
-                except Exception as error:
+                    self._log_primary(given, **where)
+                except MetricValueError as error:
+                    failure = error  # every good value of the line is stored
+                    values = _accepted(metrics, values, error)
+                for name in self._reserved:
+                    if name in values:
+                        values = self._without_reserved(values, epoch)
+                        break
+                if not self._started:
+                    self._start()
+                begun = time.perf_counter()
+                for replica in self._inline:
+                    # the same as replica.call(), without its cost: this is the hot path
+                    try:
+                        replica.log_line(values, **where)
+                        replica.delivered += 1
+                    except Exception as error:
+                        names = [f"{context}/{name}" for name in values]
+                        replica.failed(error, Missed("log_metrics", names, int(step)))
+                    ended = time.perf_counter()
+                    if ended - begun > LONG_S:
+                        replica.took(ended - begun)
+                    begun = ended
+                    reached += 1
+            except BaseException as error:
+                if not isinstance(error, Exception):
                     names = [f"{context}/{name}" for name in values]
-                    replica.failed(error, Missed("log_metrics", names, int(step)))
-                ended = time.perf_counter()
-                if ended - begun > LONG_S:
-                    replica.took(ended - begun)
-                begun = ended
+                    self._interrupted(error, reached, Missed("log_metrics", names, int(step)))
+                raise
             if self._news:
                 self._speak()
         if failure is not None:
             raise failure
+
+    def _interrupted(self, error: BaseException, reached: int, missed: Missed) -> None:
+        """Let replicas that a Ctrl-C has kept from a line get it from the run, if the primary has it."""
+        for replica in self._inline[reached:]:
+            replica.failed(error, missed)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log hyperparameters."""
@@ -392,7 +405,7 @@ class TeeLogger:
 
     def _speak(self) -> None:
         """Say in the caller's thread what happened to replicas; move those that fell behind."""
-        behind = [replica for replica in self._inline if replica.broken is not None or replica.is_slow]
+        behind = [r for r in self._inline if r.broken is not None or r.is_slow] if self._started else []
         for broken in behind:
             waiting = getattr(self._primary, "waiting", list)
             try:

@@ -652,3 +652,47 @@ def test_a_follower_that_could_never_be_started_is_missing(tmp_path: Path) -> No
     log(tee, range(5))
     with pytest.raises(UndeliveredError, match="did not get everything"):
         tee.finish("completed")
+
+
+@pytest.mark.parametrize("at", [0, 4])
+def test_a_line_in_which_training_was_interrupted_reaches_the_replicas(tmp_path: Path, at: int) -> None:
+    """Ctrl-C may come in the middle of a replica's call; then the loop ends the run, and all have all of it."""
+
+    class Interrupted(FileLogger):
+        def log_metrics(self, metrics: Any, **place: Any) -> None:
+            if place["step"] == at and not pressed:
+                pressed.append(True)
+                raise KeyboardInterrupt
+            super().log_metrics(metrics, **place)
+
+    pressed: list[bool] = []
+    first, second, third = FileLogger(tmp_path / "1"), Interrupted(tmp_path / "2"), FileLogger(tmp_path / "3")
+    tee = TeeLogger(PlattliLogger(tmp_path / "run"), first, second, third, poll=0.02)
+    with pytest.raises(KeyboardInterrupt):
+        log(tee, range(10))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tee.finish("interrupted")
+    for name in "123":
+        assert points(tmp_path / name) == {"train/loss": [(step, step * 0.5) for step in range(at + 1)]}
+        assert calls(tmp_path / name)[-1][:2] == ("finish", ["interrupted"])
+
+
+def test_a_first_line_in_which_training_was_interrupted_reaches_the_replicas(tmp_path: Path) -> None:
+    """The loop may go on, with a tee that has not begun yet."""
+
+    class Interrupted(PlattliLogger):
+        def log_metrics(self, metrics: Any, **place: Any) -> None:
+            super().log_metrics(metrics, **place)
+            if place["step"] == 0:
+                raise KeyboardInterrupt
+
+    tee = TeeLogger(Interrupted(tmp_path / "run"), FileLogger(tmp_path / "calls"), poll=0.02)
+    with pytest.raises(KeyboardInterrupt):
+        log(tee, range(10))
+    tee.logger_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        log(tee, range(1, 5))
+        tee.finish("completed")
+    assert points(tmp_path / "calls") == {"train/loss": [(step, step * 0.5) for step in range(5)]}
