@@ -413,6 +413,9 @@ class RowWriter:
             self._log.append(layout.line(step, numbers) if layout.numeric else row.line(step))
             self._rows[step] = row
             layout.last = self._newest = step
+        elif step == self._newest and (old := self._rows.get(step)) and (old.layout, row.layout) in self._joined:
+            # a second line as there were others: it adds metrics to the newest row, and nothing gets another value
+            self._place_late(step, row)
         else:
             with _NOTHING if self._revising is None else self._revising(step, self._not_newer(row, step)):
                 if step > self._watermark:
