@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from adapters._require import check
 from adapters.backends._group_catalog import NoGroupError
 from adapters.backends._group_events import LAST_STEP, NO_STEP, Clock, CorruptGroupError, event_line, scalars_line
 from adapters.backends._group_names import safe_name, series_key
@@ -357,6 +358,10 @@ class MetricsGroupLogger:
         if self._begin():
             with self._lock:
                 self._current().log.append(line)
+
+    def preflight(self) -> None:
+        """Raise ``ImportError`` if zarr is not installed: a tee asks before training begins."""
+        check("zarr", extra="zarr", who=WHO)
 
     def _begin(self) -> bool:
         """Open the group, if it is not open. Returns ``False`` in a forked child, which has none."""

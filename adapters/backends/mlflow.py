@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
+from adapters._require import check
 from adapters.backends._mlflow_client import (
     STATUS_TAG,
     absolute,
@@ -415,6 +416,10 @@ class MLflowLogger(Queued):
         return f"MLflowLogger({self._given['tracking_uri']!r}, run_id={self._id!r})"
 
     # --- the run -------------------------------------------------------------------------------------
+
+    def preflight(self) -> None:
+        """Raise ``ImportError`` if MLflow is not installed: a tee asks before training begins."""
+        check("mlflow", extra="mlflow", who="MLflowLogger")
 
     _is_final = staticmethod(is_final)
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
+from adapters._require import check
 from adapters.backends import _markdown, _tfevents, _tfproto
 from adapters.backends._picture import confusion_picture
 from adapters.backends._tfrun import Run
@@ -376,6 +377,10 @@ class TensorBoardLogger:
         if self._pid == os.getpid() or self._begin():
             with self._lock:
                 add(self._current(), *what)
+
+    def preflight(self) -> None:
+        """Raise ``ImportError`` if a package that it needs is not installed: a tee asks before training begins."""
+        check("google_crc32c", extra="tensorboard", who=_WHO)
 
     def _begin(self) -> bool:
         """Open the run. Returns ``False`` in a forked child, which has none."""

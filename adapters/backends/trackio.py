@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Final
 
+from adapters._require import check
 from adapters.backends._queued import Operation, Queued
 from adapters.backends._trackio_data import (
     OURS,
@@ -354,6 +355,10 @@ class TrackioLogger(Queued):
         return f"TrackioLogger({self._project!r}, name={self._name!r}, run_id={self._id!r})"
 
     # --- the run -------------------------------------------------------------------------------------
+
+    def preflight(self) -> None:
+        """Raise ``ImportError`` if Trackio is not installed: a tee asks before training begins."""
+        check("trackio", extra="trackio", who="TrackioLogger")
 
     def _begin(self) -> tuple[Callable[[list[Operation]], None], Callable[[str], None]]:
         files = storage(self._directory)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal
 
-from adapters._require import require
+from adapters._require import check, require
 from adapters.backends._wandb_artifacts import checkpoint, is_checkpoint
 from adapters.backends._wandb_best import DEFAULT, Best
 from adapters.backends._wandb_client import ask, end_abandoned, load, release, start
@@ -542,9 +542,11 @@ class WandbLogger:
         client is not loaded in this one.
 
         Raises:
+            ImportError: W&B is not installed.
             RefusedError: no API key, or one that the server does not know.
             UnreachableError: with ``unreachable="raise"``, the server did not answer in time.
         """
+        check("wandb", extra="wandb", who="WandbLogger")
         elsewhere = self._attached is None and not self._is_copy
         if elsewhere and self._who.asked_mode not in ("offline", "disabled", "dryrun"):
             ask_elsewhere(self)
