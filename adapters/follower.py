@@ -141,6 +141,10 @@ def main(argv: list[str] | None = None) -> int:
     path, failures = Path(job_path), int(rest[0]) if rest else 0
     if hasattr(os, "nice"):
         os.nice(_NICE)  # training goes first
+    if hasattr(os, "sched_setscheduler"):
+        with contextlib.suppress(OSError):  # forbidden by some sandbox
+            # we wait for an idle core when we wake, instead of interrupting training on its own
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     _stand_back()
     files = JobFiles(path.parent, path.stem)
     while not path.parent.exists() and os.getppid() != 1:
