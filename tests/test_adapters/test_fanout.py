@@ -303,7 +303,8 @@ def stands_back(pid: int) -> bool:
     share = Path(f"/proc/{pid}/autogroup")
     session = share.read_text().endswith("nice 10\n") if share.exists() else True
     waits = not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(pid) == os.SCHED_BATCH
-    return session and waits and os.getpriority(os.PRIO_PROCESS, pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
+    niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
+    return session and waits and os.getpriority(os.PRIO_PROCESS, pid) == niceness
 
 
 def test_a_follower_lets_training_go_first(tmp_path: Path) -> None:
