@@ -19,7 +19,17 @@ from typing import Any, Final
 
 from plattli import _fs, _hotlog, _manifest
 from plattli._columns import SUFFIXES, Column
-from plattli._format import CONFIG, HOT, HOT_COMPACTING, MANIFEST, MAX_NARROW_STEP, TMP_SUFFIX, check_name
+from plattli._format import (
+    ARCHIVE,
+    CONFIG,
+    HOT,
+    HOT_COMPACTING,
+    MANIFEST,
+    MAX_NARROW_STEP,
+    METRIC_DIR,
+    TMP_SUFFIX,
+    check_name,
+)
 
 #: metric name -> the first step that must go, ``None`` to keep all its rows
 Cut = Callable[[str], int | None]
@@ -146,3 +156,24 @@ def remove_leftovers(root: Path, columns: Mapping[str, Column]) -> dict[str, lis
             elif suffix in SUFFIXES and column is None:
                 strays.setdefault(stem, []).append(path)
     return strays
+
+
+def exists(run_root: Path) -> bool:
+    """Tell whether a writer would find rows, or the promise of rows, under ``run_root``."""
+    root = run_root / METRIC_DIR
+    files = (run_root / ARCHIVE, root / MANIFEST, root / HOT, root / HOT_COMPACTING)
+    return any(path.exists() for path in files)
+
+
+def remove(run_root: Path) -> None:
+    """Remove a run, the manifest last: until then a kill leaves something that is still recognised as a run."""
+    root = run_root / METRIC_DIR
+    if not exists(run_root):
+        return
+    _fs.remove([run_root / ARCHIVE])
+    if root.is_dir():
+        for path in sorted(root.rglob("*"), key=lambda p: (p.name == MANIFEST, -len(p.parts))):
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()

@@ -28,33 +28,22 @@ import functools
 import json
 import math
 import struct
-import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, ParamSpec, Self, TypeAlias, TypeVar
 
 import numpy as np
 
-from plattli import _config, _dtypes, _fs, _hotlog, _manifest, _packing, _planning, _recovery
-from plattli._batch import Background, Batch
-from plattli._columns import Column, Ending
+from plattli import _config, _dtypes, _finishing, _fs, _hotlog, _packing, _planning, _recovery
+from plattli._columns import Column
 from plattli._dtypes import Floats, Json, Promote
-from plattli._format import (
-    ARCHIVE,
-    CONFIG,
-    HOT,
-    HOT_COMPACTING,
-    MANIFEST,
-    MAX_NARROW_STEP,
-    MAX_STEP,
-    METRIC_DIR,
-)
+from plattli._format import ARCHIVE, CONFIG, MAX_NARROW_STEP, MAX_STEP, METRIC_DIR
+from plattli._hot import Hot
 from plattli._pathnames import PathNames
+from plattli._recovery import exists
 from plattli._rowform import HotRows, Layout, Row
 from plattli._store import Store
 from plattli.errors import (
@@ -75,17 +64,6 @@ __all__ = ["Json", "RowWriter", "exists"]
 
 IfExists: TypeAlias = Literal["refuse", "append", "replace"]
 _NOTHING: Final[AbstractContextManager[None]] = nullcontext()
-
-#: Rows that come faster than a batch is worth its cost wait for a bigger one, until they are so many times `hotsize` …
-_PATIENCE: Final = 24
-#: … or the hot log has so many bytes.
-_LONG: Final = 32 << 20
-#: So many times `hotsize` make ``append`` wait for a batch that is still at work, so that memory stays bounded; fewer
-#: where the log has so many bytes by then.
-_BACKLOG: Final = 60
-_LONG_BACKLOG: Final = 15
-_LONGEST: Final = 64 << 20
-
 
 def _guarded(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Make a method notice when one before it, or it itself, ends half-way; see :meth:`RowWriter._mend`."""
@@ -141,8 +119,8 @@ class RowWriter:
 
         Args:
             outdir: the run root; metrics go to ``outdir/plattli``.
-            hotsize: rows in the hot log that start a compaction; there may be up to 16 times as many, or 40 while
-                the disk is busy, where they come faster than it pays to move them.
+            hotsize: rows in the hot log that start a compaction; there may be many times as many where they come faster
+                than it pays to move them, see :mod:`plattli._hot`.
             floats: how Python floats are stored, see :mod:`plattli._dtypes`.
             promote: ``"float"`` lets a float turn an integer column into floats.
             config: JSON data, the path of a file relative to ``outdir``, or ``None`` to keep what
@@ -165,7 +143,6 @@ class RowWriter:
             raise ArgumentError(
                 f"outdir {self.run_root} ends in {METRIC_DIR!r}: pass the run root, the folder above it"
             )
-        self.hotsize = hotsize
         self._floats: Floats = floats
         self._rounds = floats == "f32"
         self._promote: Promote = promote
@@ -183,8 +160,7 @@ class RowWriter:
 
         self.run_root.mkdir(parents=True, exist_ok=True)
         self._lock = _fs.RunLock(self.run_root)
-        self._log = _hotlog.HotLog(self.root)
-        self._background = Background(f"plattli-compaction-{self.run}")
+        self._hot = Hot(self.root, self.run, hotsize)
         try:
             with opening:
                 self._open(if_exists, cut or (lambda name: None))
@@ -193,7 +169,7 @@ class RowWriter:
             self._lock.release()
             raise
         self._lock.before_takeover = weakref.WeakMethod(self._let_go)
-        weakref.finalize(self, _release, self._lock, self._log, self._background)
+        weakref.finalize(self, _release, self._lock, self._hot)
 
     # ---- opening ----------------------------------------------------------------------------------
 
@@ -213,10 +189,8 @@ class RowWriter:
 
     def _remember_rows(self) -> None:
         """Keep what is in memory until the files have it: they may be gone, or others than those it was written to."""
-        batch = self._batch
-        for rows in (() if batch is None else (batch.rows,)) + (self._rows,):
-            for step, row in rows.whole():
-                self._held[step] = self._held.get(step, {}) | row
+        for step, row in self._hot.all_rows():
+            self._held[step] = self._held.get(step, {}) | row
 
     def _restore_rows(self) -> None:
         """Append what was in memory and is nowhere in the files; what they have counts."""
@@ -226,7 +200,7 @@ class RowWriter:
             steps = self._columns[name].steps()
             stored[name] = set(steps[steps >= first].tolist())
         for step, row in sorted(self._held.items()):
-            hot = self._rows.get(step)
+            hot = self._hot.rows.get(step)
             known = () if hot is None else hot.values()
             missing = {n: v for n, v in row.items() if n not in known and step not in stored.get(n, ())}
             if missing:
@@ -236,18 +210,14 @@ class RowWriter:
     def _open(self, if_exists: IfExists, cut: Callable[[str], int | None]) -> None:
         _packing.remove_temporaries(self.run_root)
         if if_exists == "replace":
-            _remove_run(self.run_root)
+            _recovery.remove(self.run_root)
         elif (self.run_root / ARCHIVE).exists():
             _packing.unpack(self.run_root, self.run)
         self.root.mkdir(exist_ok=True)
-        self._batch: Batch | None = None
         self._layouts: dict[tuple[str, ...], Layout] = {}
         #: layouts of an older and a newer row of one step -> that of the merged row, its bytes one behind the other
         self._joined: dict[tuple[Layout, Layout], Layout] = {}
-        self._rows = HotRows()
-        self._in_order = True
-        #: how many rows make it worth to ask for a batch
-        self._due = self.hotsize
+        self._hot.forget()
 
         recovered = _recovery.recover(self.root, self.run, cut)
         self._store = Store(self.root, recovered.columns)
@@ -255,18 +225,19 @@ class RowWriter:
         self._strays = recovered.strays
         # a name that differs from the config's in case finds the config where case does not count
         self._names = PathNames(self._columns, folds=(self.root / CONFIG.upper()).exists)
-        #: highest step that is in the columns, or on its way there
-        self._watermark = max((column.last for column in self._columns.values()), default=-1)
-        self._newest = self._watermark
-        if recovered.rows or self._log.path.exists() or self._log.compacting.exists():
+        self._hot.begin(self._store)
+        self._newest = self._hot.watermark
+        log = self._hot.log
+        if recovered.rows or log.path.exists() or log.compacting.exists():
             self._take_back(recovered.rows)
 
     def _take_back(self, rows: dict[int, dict[str, Any]]) -> None:
         """Make a dead writer's hot rows ours."""
         taken = {step: self._taken(row) for step, row in rows.items()}
-        self._log.rewrite([row.line(step) for step, row in taken.items()], sync=True)
-        self._log.drop_compacting()
-        self._rows = HotRows(taken.items())
+        hot = self._hot
+        hot.log.rewrite([row.line(step) for step, row in taken.items()], sync=True)
+        hot.log.drop_compacting()
+        hot.rows = HotRows(taken.items())
         for step, row in taken.items():
             for column in row.layout.columns:
                 column.newest = max(column.newest, step)
@@ -274,7 +245,7 @@ class RowWriter:
         if self._newest > MAX_NARROW_STEP:
             self._widen([column for column in self._columns.values() if column.newest > MAX_NARROW_STEP])
         self._store.list_all()
-        if taken and min(taken) <= self._watermark:
+        if taken and min(taken) <= hot.watermark:
             # an interrupted insertion: hot rows must lie above all columns
             self._drain()
 
@@ -394,7 +365,7 @@ class RowWriter:
         narrow = [column for column in columns if not column.wide]
         if not narrow and not self._store.stale:
             return
-        self.settle()
+        self._hot.settle()
         self._store.stale = True
         obsolete = [old for column in narrow if (old := column.set_wide(True)) is not None]
         self._store.publish(sync=bool(obsolete))
@@ -406,46 +377,44 @@ class RowWriter:
         return Row(layout, packed, [values[i] for i in layout.others])
 
     def _place(self, step: int, row: Row, numbers: tuple[Any, ...]) -> None:
-        layout = row.layout
+        layout, hot = row.layout, self._hot
         if step > self._newest:
-            if len(self._rows) >= self._due:
-                self._make_batch()
-            self._log.append(layout.line(step, numbers) if layout.numeric else row.line(step))
-            self._rows[step] = row
+            if len(hot.rows) >= hot.due:
+                hot.make_batch(self._newest)
+            hot.log.append(layout.line(step, numbers) if layout.numeric else row.line(step))
+            hot.rows[step] = row
             layout.last = self._newest = step
-        elif step == self._newest and (old := self._rows.get(step)) and (old.layout, row.layout) in self._joined:
+        elif step == self._newest and (old := hot.rows.get(step)) and (old.layout, row.layout) in self._joined:
             # a second line as there were others: it adds metrics to the newest row, and nothing gets another value
             self._place_late(step, row)
         else:
             with _NOTHING if self._revising is None else self._revising(step, self._not_newer(row, step)):
-                if step > self._watermark:
+                if step > hot.watermark:
                     self._place_late(step, row)
                 else:
                     self._place_in_columns(step, row)
 
     def _place_late(self, step: int, row: Row) -> None:
         """Put a row among the hot ones."""
-        rows = self._rows
-        old = rows.get(step)
+        hot = self._hot
+        old = hot.rows.get(step)
         if old is not None:
             row = self._merged(old, row)
-        if self._in_order:
+        if hot.in_order:
             # joining a row keeps the order; a new step keeps each metric's order if none is ahead
             simple = old is not None or self._is_newest(row, step)
             in_order = old is not None
         else:
             simple, in_order = old is None and self._is_newest(row, step), False
         if simple:
-            self._log.append(row.line(step))
-            rows[step] = row
-            self._in_order = in_order
+            hot.log.append(row.line(step))
+            hot.rows[step] = row
+            hot.in_order = in_order
         else:
             # the log being compacted holds the oldest of our rows too, and readers go by where a step
             # appears first
-            self.settle()
-            ordered = sorted({**dict(rows.items()), step: row}.items())
-            self._log.rewrite([r.line(s) for s, r in ordered])
-            self._rows, self._in_order = HotRows(ordered), True
+            hot.settle()
+            hot.rewrite(sorted({**dict(hot.rows.items()), step: row}.items()))
         row.layout.last = max(row.layout.last, step)
 
     def _merged(self, old: Row, new: Row) -> Row:
@@ -480,7 +449,7 @@ class RowWriter:
 
     def _place_in_columns(self, step: int, row: Row) -> None:
         """Put a row below the watermark where it belongs."""
-        self.settle()
+        self._hot.settle()
         steps = np.array([step], np.int64)
         appended: list[tuple[Column, Any]] = []
         for name, value in row.values().items():
@@ -505,9 +474,10 @@ class RowWriter:
         steps = [step, *(int(s) for s in column.steps()[position:])]
         values = [value, *column.plain_values(position)]
         tail = dict(zip(steps, ({column.name: v} for v in values), strict=True))
-        hot = {s: r.values() for s, r in self._rows.items()}
+        rows, log = self._hot.rows, self._hot.log
+        hot = {s: r.values() for s, r in rows.items()}
         both = {s: tail.get(s, {}) | hot.get(s, {}) for s in sorted({*tail, *hot})}
-        self._log.rewrite([_hotlog.encode({"step": s, **row}) for s, row in both.items()], sync=True)
+        log.rewrite([_hotlog.encode({"step": s, **row}) for s, row in both.items()], sync=True)
         # from here to the end a kill, or a disk that fails, finds every row in the hot log, which is what counts then
         try:
             column.cut(position)
@@ -518,7 +488,7 @@ class RowWriter:
             self._store.announce([(column, indices)], sync=True)
             column.put(indices, values)
             column.sync()
-            self._log.rewrite([r.line(s) for s, r in self._rows.items()], sync=True)
+            log.rewrite([r.line(s) for s, r in rows.items()], sync=True)
         except BaseException:
             self._torn = True
             raise
@@ -570,7 +540,7 @@ class RowWriter:
                 self._store.add(column)
                 self._names.add(name)
             elif column.code != code:
-                self.settle()
+                self._hot.settle()
                 self._fold()
                 widened = self._store.stale = True
                 if (old := column.rewrite(code)) is not None:
@@ -590,67 +560,11 @@ class RowWriter:
 
     def _range(self, column: Column) -> tuple[int, int]:
         """Return (min, max) over 0 and all values of an integer column, hot ones included."""
-        self.settle()
+        self._hot.settle()
         stored = column.values()
         numbers = [0, *((int(stored.min()), int(stored.max())) if len(stored) else ())]
-        numbers += [r.values()[column.name] for r in self._rows.values() if column in r.layout.columns]
+        numbers += [r.values()[column.name] for r in self._hot.rows.values() if column in r.layout.columns]
         return min(numbers), max(numbers)
-
-    # ---- compaction -------------------------------------------------------------------------------
-
-    def _make_batch(self) -> None:
-        """Hand all rows but the newest to the background, unless it is at work or has hardly rested."""
-        batch = self._batch
-        if batch is not None:
-            if batch.is_alive():
-                if not self._is_overdue():
-                    self._due = len(self._rows) + self.hotsize // 16 + 1
-                    return
-                batch.join()
-            if batch.error is not None:
-                self._retry(batch)
-                return
-            few = len(self._rows) < _PATIENCE * self.hotsize and self._log.size < _LONG
-            if few and time.monotonic() < batch.rested:
-                self._due = len(self._rows) + self.hotsize // 16 + 1
-                return
-        rows = self._rows
-        # the newest row stays hot, so that a second line of its step still finds it
-        newest = rows.get(self._newest)
-        kept = [] if newest is None else [(self._newest, newest)]
-        if len(rows) == len(kept):
-            return
-        self._log.rotate([row.line(step) for step, row in kept])
-        for step, _ in kept:
-            del rows[step]
-        self._rows = HotRows(kept)
-        self._in_order = True
-        self._due = self.hotsize
-        self._watermark = max(self._watermark, rows.highest())
-        batch = Batch(rows, self._move_out)
-        self._background.begin(batch)
-        self._batch = batch
-
-    def _is_overdue(self) -> bool:
-        backlog = _BACKLOG if self._log.size < _LONGEST else _LONG_BACKLOG
-        return len(self._rows) >= backlog * self.hotsize
-
-    def _retry(self, batch: Batch) -> None:
-        if not batch.told:
-            batch.told = True
-            warnings.warn(
-                f"run {self.run!r}: rows could not be moved from the hot log to their columns "
-                f"({batch.error}); they stay in {self._log.compacting} and the move is tried again",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-        if self._is_overdue():
-            # memory must stay bounded: from here on the disk has to take rows before the caller goes on
-            self.settle()
-            return
-        again = Batch(batch.rows, self._move_out, told=True)
-        self._background.begin(again)
-        self._batch = again
 
     def settle(self) -> None:
         """Wait until no row is on its way into the columns.
@@ -658,18 +572,7 @@ class RowWriter:
         Raises:
             RunBrokenError: the disk did not take them, twice; they are still in the hot log.
         """
-        batch = self._batch
-        if batch is None:
-            return
-        batch.join()
-        if batch.error is not None:
-            batch.run()
-        if batch.error is not None:
-            raise RunBrokenError(
-                f"rows of run {self.run!r} cannot be moved to their columns: {batch.error}; they are safe in "
-                f"{self._log.compacting} and are moved when the disk takes them again"
-            ) from batch.error
-        self._batch = None
+        self._hot.settle()
 
     @_guarded
     def drain(self) -> None:
@@ -677,22 +580,8 @@ class RowWriter:
         self._drain()
 
     def _drain(self) -> None:
-        self.settle()
-        if not self._rows:
-            return
-        rows = self._rows
         self._fold()
-        self._store.compact(rows)
-        self._log.rewrite([])
-        self._rows = HotRows()
-        self._in_order = True
-        self._due = self.hotsize
-        self._watermark = max(self._watermark, rows.highest())
-
-    def _move_out(self, rows: HotRows) -> None:
-        """Move the rows of the log that is being compacted; runs in the background."""
-        self._store.compact(rows)
-        self._log.drop_compacting()
+        self._hot.drain()
 
     # ---- config, the end --------------------------------------------------------------------------
 
@@ -713,18 +602,15 @@ class RowWriter:
                 if self._torn or self._busy:
                     self._let_go()  # all rows are in the logs, and the next writer reads them from there
                 else:
-                    self.settle()
+                    self._hot.settle()
                     self._store.list_all()
             finally:
-                self._background.end()
-                self._log.close()
-                self._lock.release()
+                _release(self._lock, self._hot)
 
     def _let_go(self) -> None:
         """Leave nothing half done for a newer writer in this process, which takes over now."""
         self._store.abandon()
-        self._background.end()
-        self._log.close()
+        self._hot.let_go()
 
     @_guarded
     def finish(
@@ -747,41 +633,14 @@ class RowWriter:
         config = None
         if config_overrides is not None:
             config = _config.merged((self.root / CONFIG).read_bytes(), config_overrides, self.run)
-        if zip:
-            self._finish_as_archive(optimize, config)
-        else:
-            self._finish_as_folder(optimize, config)
-
-    def _finish_as_archive(self, optimize: bool, config: bytes | None) -> None:
-        """Make an archive, which takes the folder's place when it is complete.
-
-        Until then the folder is a run that can be gone on with, its last rows in the hot log. So nothing in it has
-        to be synced, or even to be there: a column that has no file yet goes to the archive only.
-        """
-        self.settle()
-        pieces = self._rows.by_column()
+        end = _finishing.as_archive if zip else _finishing.as_folder
+        self._hot.settle()
         try:
-            self._store.move({column: piece for column, piece in pieces.items() if column.rows}, sync=False)
-            fresh = {column.name: piece for column, piece in pieces.items() if not column.rows}
-            columns = self._columns.items()
-            endings = {name: column.ending(fresh.get(name), optimize=optimize) for name, column in columns}
-            members: dict[str, _packing.Content | None] = {
-                MANIFEST: partial(bytes, _ended(endings)),
-                HOT: None,
-                HOT_COMPACTING: None,
-            }
-            if config is not None:
-                members[CONFIG] = partial(bytes, config)
-            for ending in endings.values():
-                members.update(ending.files)
-                members.update(dict.fromkeys(ending.obsolete))
-            self._log.close()
-            _recovery.remove_leftovers(self.root, self._columns)
-            _packing.pack(self.run_root, members)
+            end(self.run_root, self._store, self._hot, optimize=optimize, config=config)
         except BaseException:
-            if (self.run_root / ARCHIVE).exists():
+            if zip and (self.run_root / ARCHIVE).exists():
                 self._end()
-            else:
+            elif zip:
                 # some columns have their last rows now, so all must, before other rows come
                 try:
                     self._drain()
@@ -790,30 +649,9 @@ class RowWriter:
             raise
         self._end()
 
-    def _finish_as_folder(self, optimize: bool, config: bytes | None) -> None:
-        self._drain()
-        self._log.close()
-        self._log.rewrite([])
-        endings = {name: column.ending(optimize=optimize) for name, column in self._columns.items()}
-        new = {self.root / file: content for ending in endings.values() for file, content in ending.files.items()}
-        for path, content in new.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _fs.replace_file(path, content(), sync=False)
-        directories = {path.parent for path in new}
-        self._store.sync(*new, *directories)
-        # one manifest for all of it: before, readers find the old files; after, the new ones
-        _fs.replace_file(self.root / MANIFEST, _ended(endings))
-        for name, ending in endings.items():
-            self._columns[name].end(ending)
-        _recovery.remove_leftovers(self.root, self._columns)
-        if config is not None:
-            _fs.replace_file(self.root / CONFIG, config)
-        self._end()
-
     def _end(self) -> None:
         self._finished = True
-        self._background.end()
-        self._lock.release()
+        _release(self._lock, self._hot)
 
     def refuse(self) -> None:
         """Raise what explains :attr:`lost`."""
@@ -840,36 +678,8 @@ def _holds(stored: tuple[Any, ...], values: tuple[Any, ...], rounds: bool) -> bo
     return all(s == v or v != v or (rounds and type(v) is float) for s, v in zip(stored, values, strict=True))
 
 
-def _ended(endings: dict[str, Ending]) -> bytes:
-    """Return the manifest of a finished run."""
-    specs = {name: ending.spec() for name, ending in endings.items()}
-    return _manifest.dump(specs, run_rows=max((ending.rows for ending in endings.values()), default=0))
-
-
-def exists(run_root: Path) -> bool:
-    """Tell whether a writer would find rows, or the promise of rows, under ``run_root``."""
-    root = run_root / METRIC_DIR
-    files = (run_root / ARCHIVE, root / MANIFEST, root / HOT, root / HOT_COMPACTING)
-    return any(path.exists() for path in files)
-
-
-def _remove_run(run_root: Path) -> None:
-    root = run_root / METRIC_DIR
-    if not exists(run_root):
-        return
-    # the manifest last: until then a kill leaves something that is still recognised as a run
-    _fs.remove([run_root / ARCHIVE])
-    if root.is_dir():
-        for path in sorted(root.rglob("*"), key=lambda p: (p.name == MANIFEST, -len(p.parts))):
-            if path.is_dir() and not path.is_symlink():
-                path.rmdir()
-            else:
-                path.unlink()
-
-
-def _release(lock: _fs.RunLock, log: _hotlog.HotLog, background: Background) -> None:
-    background.end()
-    log.close()
+def _release(lock: _fs.RunLock, hot: Hot) -> None:
+    hot.let_go()
     lock.release()
 
 

@@ -229,7 +229,7 @@ def log():
     logger.log_metrics(dict.fromkeys(names, step / 2), step=step)
 
 def compacting():
-    batch = logger.backend()._batch
+    batch = logger.backend()._hot.batch
     return batch is not None and batch.is_alive()
 
 deadline = time.monotonic() + 60

@@ -141,24 +141,24 @@ def test_fast_rows_wait_for_a_bigger_batch(tmp_path: Path) -> None:
     with RowWriter(tmp_path, hotsize=4) as writer:
         for step in range(5):
             append(writer, step, a=step / 3)
-        first = writer._batch
+        first = writer._hot.batch
         assert first is not None
         first.join()
         first.rested = math.inf
         for step in range(5, 96):
             append(writer, step, a=step / 3)
-            assert writer._batch is first
+            assert writer._hot.batch is first
         for step in range(96, 116):
             append(writer, step, a=step / 3)
-        assert writer._batch is not first
+        assert writer._hot.batch is not first
 
-        batch = writer._batch
+        batch = writer._hot.batch
         assert batch is not None
         batch.join()
         batch.rested = 0.0
         for step in range(116, 126):
             append(writer, step, a=step / 3)
-        assert writer._batch is not batch
+        assert writer._hot.batch is not batch
     assert steps(tmp_path, "a") == list(range(126))
 
 

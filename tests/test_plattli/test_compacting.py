@@ -384,7 +384,7 @@ def test_a_disk_that_refuses_columns_keeps_the_rows(tmp_path: Path) -> None:
         for value in range(1, 15):
             writer.write({"d/a": value})
             writer.end_step()
-            if (batch := writer._rows._batch) is not None:
+            if (batch := writer._rows._hot.batch) is not None:
                 batch.join()
     assert len(caught) == 1
     assert "move is tried again" in str(caught[0].message)

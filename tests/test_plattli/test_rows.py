@@ -531,7 +531,7 @@ def test_a_kill_while_reopening_loses_nothing(tmp_path: Path) -> None:
             write(writer, model, step, row)
         writer.finish() if finished else writer.settle()
         if not finished:
-            writer._log.close()
+            writer._hot.log.close()
             shutil.copytree(origin, tmp_path / "dead")
             writer.close()
             origin = tmp_path / "dead"
