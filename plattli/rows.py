@@ -215,8 +215,9 @@ class RowWriter:
             _packing.unpack(self.run_root, self.run)
         self.root.mkdir(exist_ok=True)
         self._layouts: dict[tuple[str, ...], Layout] = {}
-        #: layouts of an older and a newer row of one step -> that of the merged row, its bytes one behind the other
-        self._joined: dict[tuple[Layout, Layout], Layout] = {}
+        #: layouts of an older and a newer row of one step, that share no metric -> that of the merged row, in which
+        #: the bytes of the two stand side by side
+        self._disjoint: dict[tuple[Layout, Layout], Layout] = {}
         self._hot.forget()
 
         recovered = _recovery.recover(self.root, self.run, cut)
@@ -384,8 +385,8 @@ class RowWriter:
             hot.log.append(layout.line(step, numbers) if layout.numeric else row.line(step))
             hot.rows[step] = row
             layout.last = self._newest = step
-        elif step == self._newest and (old := hot.rows.get(step)) and (old.layout, row.layout) in self._joined:
-            # a second line as there were others: it adds metrics to the newest row, and nothing gets another value
+        elif step == self._newest and (old := hot.rows.get(step)) and (old.layout, row.layout) in self._disjoint:
+            # it adds metrics to the newest row, as others did before: nothing gets another value
             self._place_late(step, row)
         else:
             with _NOTHING if self._revising is None else self._revising(step, self._not_newer(row, step)):
@@ -419,7 +420,7 @@ class RowWriter:
 
     def _merged(self, old: Row, new: Row) -> Row:
         """Return a row with the metrics of both, of which the new one's count."""
-        both = self._joined.get((old.layout, new.layout))
+        both = self._disjoint.get((old.layout, new.layout))
         if both is None:
             merged = old.values() | new.values()
             row = self._pack(tuple(merged), tuple(merged.values()))
@@ -427,7 +428,7 @@ class RowWriter:
             current = self._layouts.get(old.layout.names) is old.layout and both.numeric
             if current and both.names == (*old.layout.names, *new.layout.names):
                 # from now on until a layout changes: what lies side by side in a row does so in its bytes
-                self._joined[old.layout, new.layout] = both
+                self._disjoint[old.layout, new.layout] = both
             return row
         return Row(both, old.packed + new.packed, ())
 
@@ -501,7 +502,7 @@ class RowWriter:
             if len(self._layouts) >= 256:  # callers whose rows never look alike
                 self._fold()
                 self._layouts.clear()
-                self._joined.clear()
+                self._disjoint.clear()
             layout = self._layouts[names] = Layout(names, [self._columns[name] for name in names])
         return layout
 
@@ -546,7 +547,7 @@ class RowWriter:
                 if (old := column.rewrite(code)) is not None:
                     obsolete.append(old)
                 self._layouts = {n: x for n, x in self._layouts.items() if column not in x.columns}
-                self._joined.clear()
+                self._disjoint.clear()
         if widened or self._store.has_many_unlisted():
             # no fsync in the caller's thread: the next batch syncs the manifest before it drops rows
             self._store.publish(sync=bool(obsolete), grown=not widened)
