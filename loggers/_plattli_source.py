@@ -101,7 +101,7 @@ class PlattliSource:
         held: dict[str, int] = {}
         for _ in range(2):
             names = _Names(reader, self._contexts())
-            new, held = self._new_steps(reader, cursor, held, live=live)
+            new, held, rows = self._new_steps(reader, cursor, held, live=live)
             left_out = False
             for lines in self._lines(reader, new, names):
                 # asked after reading: what may have been read before it was changed is left for the next look
@@ -113,7 +113,7 @@ class PlattliSource:
                 yield _ordered(lines, names)
             if not held:
                 if not left_out:
-                    self._rows = {name: reader.rows(name) for name in names.places}
+                    self._rows = rows
                 break
             reader.refresh()  # a line that was arriving is complete by now
 
@@ -202,8 +202,12 @@ class PlattliSource:
         released: Mapping[str, int],
         *,
         live: bool,
-    ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, int]]:
-        """Return the steps that the cursor has not seen, and the last one of those that are held back, by metric."""
+    ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, int], dict[str, int]]:
+        """Return the steps that the cursor has not seen, the last one of those that are held back, and all rows.
+
+        Each by metric. The rows are counted here, with the steps: while they are delivered, the reader finds more.
+        """
+        rows: dict[str, int] = {}
         new: dict[str, np.ndarray[Any, Any]] = {}
         # each context's walltime first: whatever is newer than it now is held back, so that a line that
         # arrives while we read is never taken apart; what was there before (released) is no such line
@@ -215,9 +219,11 @@ class PlattliSource:
             if live and name.endswith("/walltime"):
                 last = reader.metric_indices(name, istart=-1)
                 newest[name.rpartition("/")[0]] = int(last[0]) if len(last) else -1
-            if reader.rows(name) == self._rows.get(name):
+            if (known := self._rows.get(name)) is not None and reader.rows(name) == known:
+                rows[name] = known
                 continue
             steps = reader.metric_indices(name).astype(np.int64)
+            rows[name] = len(steps)
             limit = next((newest[p] for p in _prefixes(name) if p in newest), MAX_STEP)
             limit = max(limit, released.get(name, -1))
             if len(steps) and steps[-1] > limit:
@@ -227,7 +233,7 @@ class PlattliSource:
             if len(unseen):
                 # metrics of a line have the same steps: keep them once
                 new[name] = next((same for same in new.values() if np.array_equal(same, unseen)), unseen)
-        return new, held
+        return new, held, rows
 
     def lag(self, cursor: Cursor) -> Lag:
         """See :class:`Source`. A context that has no walltime counts by its longest metric, and its age is unknown."""

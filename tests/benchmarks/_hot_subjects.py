@@ -328,6 +328,40 @@ class BusyFollowed(Busy):
         self.tee.finish("interrupted")
 
 
+class Hosted(Plattli):
+    """A training loop of half a millisecond a step whose tee follows into W&B on a server."""
+
+    def start(self, folder: str, hotsize: int = 500, environment: dict[str, str] | None = None) -> None:
+        from adapters import TeeLogger, WandbLogger
+
+        super().start(folder, hotsize)
+        os.environ.update(environment or {})
+        wandb = WandbLogger("benchmark", run_id="hosted", mode="online", dir=folder)
+        self.tee = TeeLogger(self.logger, wandb, finish_timeout=120.0)
+        self.log = self.tee.log_metrics
+
+    def paced(self, first: int, count: int) -> list[int]:
+        """Train so many steps from step ``first``; return the nanoseconds of each line."""
+        log, rows, clock = self.log, self.rows, time.perf_counter_ns
+        took = []
+        for step in range(first, first + count):
+            end = clock() + 500_000
+            while clock() < end:
+                pass
+            begin = clock()
+            log(rows[step % _KINDS], step=step)
+            took.append(clock() - begin)
+        return took
+
+    def pending(self) -> Any:
+        """Return how many lines W&B's client has not got yet."""
+        (replica,) = self.tee.report()
+        return replica["pending"]
+
+    def close(self) -> None:
+        self.tee.finish("completed")
+
+
 # ---- the least that it could cost -------------------------------------------------------------------------
 
 

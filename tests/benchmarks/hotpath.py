@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import shutil
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +16,7 @@ from typing import Any, Final
 from tests.benchmarks._environments import NotInstalled
 from tests.benchmarks._harness import Bench, Latency, Side, opened
 from tests.benchmarks._report import Row, Target
+from tests.test_adapters.wandb_server import WandbServer
 
 SUBJECTS: Final = Path(__file__).with_name("_hot_subjects.py")
 #: subject -> (its name for people, what share of our calls it makes: some peers take milliseconds)
@@ -155,6 +158,44 @@ def busy(bench: Bench) -> None:
                 alone * statistics.median(ratios), "ms", "PlattliLogger alone", alone, Target(within=1.02),
                 f"turns: {', '.join(f'{ratio:.3f}' for ratio in ratios)}", headline=not at)
         )  # fmt: skip
+
+
+def outage(bench: Bench) -> None:
+    """A line of a tee while W&B's server hangs, and while there is none, against the same while it answers."""
+    count = bench.size(2_000, 400)
+    found: dict[str, list[list[int]]] = {"answers": [], "hangs": [], "is dead": []}
+    with bench.folder() as folder, WandbServer() as server, Side(SUBJECTS) as side:
+        arguments = {"folder": str(folder), "metrics": 10, "environment": server.env()}
+        side.do("open", subject="Hosted", arguments=arguments)
+
+        def train(first: int, count: int) -> list[int]:
+            took: list[int] = side.do("ask", method="paced", arguments={"first": first, "count": count})["answer"]
+            return took
+
+        train(0, count)
+        while side.do("ask", method="pending", arguments={})["answer"]:  # its client takes seconds to start
+            time.sleep(0.1)
+        steps = itertools.count(count, count)
+        for _ in range(bench.repeats):
+            found["answers"].append(train(next(steps), count))
+            server.behave(graphql="hang", file_stream="hang")
+            found["hangs"].append(train(next(steps), count))
+            server.behave(graphql="ok", file_stream="ok")
+            server.die()
+            found["is dead"].append(train(next(steps), count))
+            server.come_back()
+        side.do("close")
+        stored = {row["train/step"] for row in server.run("benchmark", "hosted").history}
+        if stored != set(range(lines := next(steps))):
+            raise RuntimeError(f"W&B has {len(stored)} lines of {lines} after the outages")
+    latencies = {what: Latency(turns) for what, turns in found.items()}
+    for what in ("hangs", "is dead"):
+        peer, name = latencies["answers"], f"hotpath/tee whose W&B server {what}"
+        for q, limit in (("p50", 1.1), ("p99", 1.2)):
+            bench.add(
+                Row(f"{name}, {q}", getattr(latencies[what], q), "us", "it answers", getattr(peer, q),
+                    Target(within=limit), f"all {lines:,} lines arrived", headline=q == "p99")
+            )  # fmt: skip
 
 
 def tensorboard(bench: Bench) -> None:
@@ -304,6 +345,7 @@ BENCHMARKS: Final = {
     "same-step": same_step,
     "tee": tee,
     "busy": busy,
+    "outage": outage,
     "tensorboard": tensorboard,
     "metrics-group": metrics_group,
     "trackers": trackers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pickle
@@ -9,6 +10,7 @@ import random
 import threading
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loggers import JSONLogger, PlattliLogger, _revisions, replay
+from loggers import JSONLogger, PlattliLogger, _plattli_source, _revisions, replay
 from loggers.errors import MetricValueError, RecordError
 from loggers.replay import Cursor, Missed, everything, lag
 from plattli import CompactingWriter, Reader
@@ -170,6 +172,52 @@ def test_following_sees_every_line_once_and_ends_with_the_run(tmp_path: Path) ->
     assert {name: len(pairs) for name, pairs in found.items()} == {n: len(p) for n, p in expected.items()}
     assert {name: dict(pairs) for name, pairs in found.items()} == expected
     assert got(tmp_path / "calls")[-1] == ["finish", ["completed"], {}]
+
+
+class SlowLogger(FileLogger):
+    """While it gets its first line, training goes on and ends."""
+
+    def __init__(self, folder: Path, meanwhile: Callable[[], None]) -> None:
+        super().__init__(folder)
+        self._meanwhile = meanwhile
+
+    def log_metrics(self, metrics: Mapping[str, Any], *, step: int, **axes: Any) -> None:
+        """Take the line, and let the rest happen."""
+        super().log_metrics(metrics, step=step, **axes)
+        meanwhile, self._meanwhile = self._meanwhile, lambda: None
+        meanwhile()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_comes_while_a_slow_logger_takes_its_lines_is_not_forgotten(
+    tmp_path: Path, finished: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then rows have moved to their columns, so that the reader has to see more than what was asked for."""
+    monkeypatch.setattr(_plattli_source, "_WINDOW", 5)
+    run = PlattliLogger(tmp_path / "run", hotsize=10)
+    for step in range(20):
+        run.log_metrics({"loss": step / 3}, step=step)
+
+    def train_on() -> None:
+        for step in range(20, 500):
+            run.log_metrics({"loss": step / 3}, step=step)
+        run.backend().drain()
+        if finished:
+            run.finish("completed")
+
+    stop = threading.Event()
+    slow = SlowLogger(tmp_path / "calls", train_on)
+    looks = itertools.count()
+
+    def progress(cursor: Cursor) -> None:
+        if cursor.lines >= 500 or next(looks) > 1000:
+            stop.set()
+
+    replay(tmp_path / "run", slow, follow=True, poll=0.001, stop=stop, progress=progress)
+    if not finished:
+        run.finish("completed")
+
+    assert points(tmp_path / "calls")["train/loss"] == [(step, step / 3) for step in range(500)]
 
 
 def test_a_follower_can_be_stopped(tmp_path: Path) -> None:
