@@ -281,6 +281,15 @@ class Tee(Subject):
         self.logger.finish("interrupted")
 
 
+def _waited() -> float:
+    """Return the seconds that this thread could have run and had no core; 0 where the system does not say."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
 class Busy(Plattli):
     """A training loop that keeps a core and the interpreter's lock busy, about a millisecond per step and line."""
 
@@ -291,16 +300,20 @@ class Busy(Plattli):
         self.data = np.random.default_rng(0).random(60_000)
         self.numpy = np
 
-    def train(self, first: int, count: int) -> tuple[float, float]:
-        """Train so many steps from step ``first``; return the seconds it took, and those that its thread computed."""
+    def train(self, first: int, count: int) -> tuple[float, float, float]:
+        """Train so many steps from step ``first``.
+
+        Returns:
+            The seconds it took, those that its thread computed, and those that it waited for a core.
+        """
         log, rows, data, tanh = self.log, self.rows, self.data, self.numpy.tanh
-        begin, computed = time.perf_counter(), time.thread_time()
+        begin, computed, waited = time.perf_counter(), time.thread_time(), _waited()
         for step in range(first, first + count):
             total = float(tanh(data).sum())
             for i in range(14_000):
                 total += i * i % 7
             log(rows[step % _KINDS], step=step)
-        return time.perf_counter() - begin, time.thread_time() - computed
+        return time.perf_counter() - begin, time.thread_time() - computed, _waited() - waited
 
     def rest(self) -> None:
         """Wait until nothing is under way."""

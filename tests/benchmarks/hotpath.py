@@ -150,13 +150,16 @@ def busy(bench: Bench) -> None:
                     if turn:  # the first one is where everything starts
                         found[name].append(took)
     # neighbours in time are compared, since the machine is faster at one time than at another
+    waits = " and ".join(
+        f"{statistics.median(turn[2] / turn[0] for turn in turns):.1%}" for turns in found.values()
+    )
     for what, at in (("", 0), (", CPU of its thread", 1)):
         ratios = [ours[at] / peer[at] for ours, peer in zip(*found.values(), strict=True)]
         alone = statistics.median(turn[at] for turn in found["Busy"]) / count * 1e3
         bench.add(
             Row(f"hotpath/busy loop that TensorBoard, W&B and MLflow follow, a step{what}",
                 alone * statistics.median(ratios), "ms", "PlattliLogger alone", alone, Target(within=1.02),
-                f"turns: {', '.join(f'{ratio:.3f}' for ratio in ratios)}", headline=not at)
+                f"turns: {', '.join(f'{ratio:.3f}' for ratio in ratios)}; without a core: {waits}", headline=not at)
         )  # fmt: skip
 
 
