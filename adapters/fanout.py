@@ -22,7 +22,7 @@ from adapters._processes import Process
 from adapters._replicas import LONG_S, Inline, Options, Replica, Thread
 from loggers.contract import JSON
 from loggers.errors import LoggerError, LoggerFinishedError, MetricValueError, RecordError, UndeliveredError
-from loggers.records import checkpoint_record, resume
+from loggers.records import checkpoint_record, is_of_tee, resume, type_name
 from loggers.replay import Missed, is_written, source_path
 from loggers.values import check_status, plain
 from loggers.verbs import (
@@ -319,9 +319,11 @@ class TeeLogger:
         A replica that was not in the tee when the state was taken receives the whole run. One that was, and
         has no state of its own (a JSON Lines file), goes on behind what it has: it cannot be cut, so it
         keeps the lines that came after the state. Raises what the primary raises.
+
+        The state may be of the primary alone, from before there was a tee around it.
         """
-        if not (isinstance(state, Mapping) and "primary" in state and isinstance(state.get("replicas"), list)):
-            raise RecordError(f"expected the state of a TeeLogger (primary, replicas), got {state!r:.200}")
+        if not is_of_tee(state):
+            state = {"primary": {"logger": type_name(self._primary), "state": state, "version": 1}, "replicas": []}
         if self._started:
             raise RecordError("this tee has begun to log already: reattach before logging anything")
         self._ask()
@@ -350,6 +352,11 @@ class TeeLogger:
     def run_dir(self) -> Path | None:
         """The primary's run."""
         return source_path(self._primary)
+
+    @property
+    def primary(self) -> Any:
+        """The logger that keeps everything, as it was handed over; of a raw object its logger."""
+        return self._primary
 
     def backend(self) -> Any:
         """Return the primary."""

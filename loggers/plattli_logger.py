@@ -30,6 +30,7 @@ from loggers.errors import (
     StepError,
     UnwrittenError,
 )
+from loggers.records import is_of_tee
 from loggers.values import (
     check_confusion,
     check_context,
@@ -435,13 +436,15 @@ class PlattliLogger:
         """Go on with the run of ``state``, without anything that was logged after it was taken.
 
         Works on a live run that died, on a finished one, and on one that was moved: the directory is
-        this logger's, and the run in it must have the state's id.
+        this logger's, and the run in it must have the state's id. The state may be of a tee whose primary wrote it.
 
         Raises:
             RecordError: the state is none of ours, or the directory holds another run or none.
             RunLockedError: another live process writes the run.
             OSError: the disk failed.
         """
+        if is_of_tee(state) and isinstance(state["primary"], Mapping):
+            state = state["primary"].get("state")
         run_id, steps = check_state(state)
         run = self._run
         with run.mutex:

@@ -5,6 +5,9 @@
     record = checkpoint_record(lgr)      {"logger": type name, "state": plain JSON data, "version": 1}
     …in a new process…
     resume(lgr, record)                  refuses another logger's record, else lgr.reattach(state)
+
+A tee's record holds its primary's record. So a run may be resumed with a tee around the logger that it had, and with
+that logger alone: what is resumed is the primary's part.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ def resume(lgr: Any, record: Mapping[str, Any] | None) -> None:
 
     Args:
         lgr: a logger that nothing has been logged to yet.
-        record: what :func:`checkpoint_record` returned, perhaps through JSON.
+        record: what :func:`checkpoint_record` returned, perhaps through JSON. A tee also takes the record of its
+            primary alone, and a logger that of a tee whose primary it was.
 
     Raises:
         RecordError: no record, a newer version's, or one of another type of logger.
@@ -60,13 +64,22 @@ def resume(lgr: Any, record: Mapping[str, Any] | None) -> None:
         return
     lgr = verbs.resolved(lgr)
     check_version(record, "logger record", ("logger", "state"), RECORD_VERSION)
-    theirs, ours = record["logger"], type_name(lgr)
-    if not _same_type(theirs, ours):
+    theirs, ours, state = record["logger"], type_name(lgr), record["state"]
+    primary = getattr(lgr, "primary", None)
+    if not _same_type(theirs, ours) and (primary is None or not _same_type(theirs, type_name(primary))):
+        if is_of_tee(state) and (state["primary"] is not None or not verbs.has_verb(lgr, "reattach")):
+            resume(lgr, state["primary"])
+            return
         raise RecordError(
             f"the checkpoint's logger record is of {theirs}, and this run's logger is {ours}: "
             "resume with the same type of logger, or pass no record to start a new run"
         )
-    verbs.reattach(lgr, plain_json(record["state"], "$.state"))
+    verbs.reattach(lgr, plain_json(state, "$.state"))
+
+
+def is_of_tee(state: Any) -> bool:
+    """Tell whether a state is a tee's, which holds its primary's record."""
+    return isinstance(state, Mapping) and "primary" in state and isinstance(state.get("replicas"), list)
 
 
 def check_version(record: Any, what: str, fields: tuple[str, ...], newest: int) -> None:

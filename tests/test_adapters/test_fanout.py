@@ -435,7 +435,10 @@ from tests.test_adapters.replicas import FileLogger
 
 directory, kill_at, record = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 others = [FileLogger(directory / "here"), FileLogger(directory / "there", placement="process")]
-session = TrainingSession(TeeLogger(PlattliLogger(directory / "run"), *others, poll=0.02), params={"lr": 0.1})
+logger = PlattliLogger(directory / "run")
+if sys.argv[4] == "tee":
+    logger = TeeLogger(logger, *others, poll=0.02)
+session = TrainingSession(logger, params={"lr": 0.1})
 session.resume(record)
 with session:
     while session.step < 60:
@@ -447,10 +450,10 @@ with session:
 """
 
 
-def run_training(directory: Path, kill_at: int, record: str) -> subprocess.CompletedProcess[str]:
+def run_training(directory: Path, kill_at: int, record: str, kind: str = "tee") -> subprocess.CompletedProcess[str]:
     root = str(Path(__file__).parents[2])
     return subprocess.run(
-        [sys.executable, "-c", TRAINING, str(directory), str(kill_at), record],
+        [sys.executable, "-c", TRAINING, str(directory), str(kill_at), record, kind],
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": root},
     )  # fmt: skip
 
@@ -493,10 +496,88 @@ def test_a_replica_that_is_new_at_a_resume_gets_the_whole_run(tmp_path: Path) ->
     assert points(here) == points(there) == {"train/loss": EXPECTED}
 
 
-def test_a_tee_reattaches_before_it_logs_and_only_to_a_tees_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["resume", "reattach"])
+def test_trackers_are_added_at_a_resume(tmp_path: Path, verb: str) -> None:
+    """The checkpoint is of the primary alone: the tee's replicas get its history, then the new lines."""
+    logger = PlattliLogger(tmp_path / "run")
+    for step in range(1, 11):
+        logger.log_metrics({"loss": step / 2}, step=step)
+    record = json.loads(json.dumps(checkpoint_record(logger)))
+    logger.log_metrics({"loss": -1.0}, step=11)
+    logger.finish("interrupted")
+    here, there = tmp_path / "here", tmp_path / "there"
+    tee = TeeLogger(PlattliLogger(tmp_path / "run"), FileLogger(here), FileLogger(there, placement="process"))
+    if verb == "resume":
+        resume(tee, record)
+    else:
+        tee.reattach(record["state"])
+    for step in range(11, 201):
+        tee.log_metrics({"loss": step / 2}, step=step)
+    tee.finish("completed")
+
+    assert local_losses(tmp_path / "run") == EXPECTED
+    assert points(here) == points(there) == {"train/loss": EXPECTED}
+
+
+@pytest.mark.parametrize("verb", ["resume", "reattach"])
+def test_trackers_are_left_out_at_a_resume(tmp_path: Path, verb: str) -> None:
+    """The checkpoint is of a tee: its primary goes on alone, cut at the same step."""
+    tee = TeeLogger(PlattliLogger(tmp_path / "run"), FileLogger(tmp_path / "here"))
+    for step in range(1, 11):
+        tee.log_metrics({"loss": step / 2}, step=step)
+    record = json.loads(json.dumps(checkpoint_record(tee)))
+    tee.log_metrics({"loss": -1.0}, step=11)
+    tee.log_metrics({"loss": -1.0}, step=12)
+    tee.finish("interrupted")
+    logger = PlattliLogger(tmp_path / "run")
+    if verb == "resume":
+        resume(logger, record)
+    else:
+        logger.reattach(record["state"])
+    logger.log_metrics({"loss": 5.5}, step=11)
+    logger.finish("completed")
+
+    assert local_losses(tmp_path / "run") == EXPECTED[:11]
+    assert points(tmp_path / "here")["train/loss"][-1] == (12, -1.0)
+
+
+@pytest.mark.parametrize(("before", "after"), [("alone", "tee"), ("tee", "alone")])
+def test_a_killed_run_goes_on_with_other_trackers(tmp_path: Path, before: str, after: str) -> None:
+    """kill -9 at 45, resumed at 30, with a tee that was not there or without the one that was."""
+    first = run_training(tmp_path, 45, "null", before)
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    second = run_training(tmp_path, -1, first.stdout, after)
+    assert second.returncode == 0, second.stderr
+    assert second.stderr == ""
+
+    losses = [(step, (step - 1) / 2) for step in range(1, 61)]
+    assert local_losses(tmp_path / "run") == losses
+    if after == "tee":
+        assert points(tmp_path / "here")["train/loss"] == points(tmp_path / "there")["train/loss"] == losses
+    else:
+        wait_for(lambda: calls(tmp_path / "there")[-1:] == [("finish", ["error"], {})])
+
+
+def test_a_json_lines_file_goes_on_without_its_tee(tmp_path: Path) -> None:
+    """It has no state, so there is nothing to put back; but it does not go on as another kind of logger."""
+    tee = TeeLogger(JSONLogger(tmp_path / "metrics.jsonl"), FileLogger(tmp_path / "here"))
+    tee.log_metrics({"loss": 1.0}, step=1)
+    record = checkpoint_record(tee)
+    tee.finish("interrupted")
+    resume(JSONLogger(tmp_path / "metrics.jsonl"), record)
+    with pytest.raises(RecordError, match=r"is of adapters.fanout.TeeLogger, and .* is loggers.*PlattliLogger"):
+        resume(PlattliLogger(tmp_path / "run"), record)
+    alone = checkpoint_record(PlattliLogger(tmp_path / "run"))
+    with pytest.raises(RecordError, match=r"is of loggers.*PlattliLogger, and .* is adapters.fanout.TeeLogger"):
+        resume(TeeLogger(JSONLogger(tmp_path / "metrics.jsonl")), alone)
+    with pytest.raises(RecordError, match=r"is of loggers.*PlattliLogger, and .* is loggers.*JSONLogger"):
+        resume(JSONLogger(tmp_path / "metrics.jsonl"), checkpoint_record(TeeLogger(PlattliLogger(tmp_path / "run"))))
+
+
+def test_a_tee_reattaches_before_it_logs_and_only_to_a_state_of_its_primary(tmp_path: Path) -> None:
     """Both are errors that say so."""
     logger = TeeLogger(PlattliLogger(tmp_path / "run"))
-    with pytest.raises(RecordError, match="state of a TeeLogger"):
+    with pytest.raises(RecordError, match="state of a PlattliLogger"):
         logger.reattach({"run_id": "x"})
     logger.log_metrics({"loss": 1.0}, step=1)
     with pytest.raises(RecordError, match="reattach before logging"):
