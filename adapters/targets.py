@@ -47,9 +47,9 @@ _KINDS: Final = {
     "zarr": _Kind(
         "adapters.backends.metrics_group", "MetricsGroupLogger", "DIR", lambda value: {"path": value}, True
     ),
-    # without a backlog: what is noted as sent has to be in the file
+    # these two without a backlog: what is noted as sent has to be in the file
     "jsonl": _Kind("adapters.targets", "JSONLinesFile", "FILE", lambda value: {"path": value, "backlog": 0}),
-    "csv": _Kind("loggers.csv_logger", "CSVLogger", "FILE", lambda value: {"path": value}),
+    "csv": _Kind("loggers.csv_logger", "CSVLogger", "FILE", lambda value: {"path": value, "backlog": 0}),
     "stdout": _Kind("loggers.stdout_logger", "StdoutLogger", "", lambda value: {}),
     "plattli": _Kind("loggers.plattli_logger", "PlattliLogger", "DIR", lambda value: {"directory": value}, True),
 }

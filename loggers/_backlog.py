@@ -76,6 +76,10 @@ class Sink(ABC, Generic[L]):
     def complete(self) -> None:
         """Save what waits beside lines, such as params. Raises what the disk says."""
 
+    def waits_beside(self) -> bool:
+        """Tell whether something waits that is no line."""
+        return False
+
     @abstractmethod
     def write(self, line: L) -> Mapping[str, Exception]:
         """Write a line; return what of it could not be stored, by metric. Raises what the disk says."""
@@ -146,7 +150,7 @@ class Backlog(Generic[L]):
         """Say once that things wait. To be called when they do: where warnings are errors, they wait all the same."""
         if not self._told:
             self._told = True
-            self._warn(
+            warn(
                 f"run {self._sink.name!r}: the disk takes nothing ({_said(self.error)}); lines wait in memory, up to "
                 f"{self._sink.limit / 1e6:g} MB of them, and are written when it does"
             )
@@ -166,11 +170,11 @@ class Backlog(Generic[L]):
                 return unfit
         if is_full:
             self._take_back(line)
-            self.announce()
             at = "without a step" if line.step is None else f"at step {line.step}"
+            waiting = f", {len(self):,} lines wait in memory, and it takes no more" if self._lines else ""
             raise UnwrittenError(
-                f"run {self._sink.name!r}: the disk takes nothing ({_said(self.error)}), {len(self):,} lines wait in "
-                f"memory, and it takes no more: the line {at} was not logged; make room, or end the training"
+                f"run {self._sink.name!r}: the disk takes nothing ({_said(self.error)}){waiting}: "
+                f"the line {at} was not logged; make room, or end the training"
             )
         self.announce()
         return {}
@@ -215,9 +219,8 @@ class Backlog(Generic[L]):
         self._sink.backlog = None
         if self._end is not None:
             self._end.detach()
-        self._warn(
-            f"run {self._sink.name!r}: the disk takes lines again; the {self.written} that waited are written"
-        )
+        if self._told:
+            warn(f"run {self._sink.name!r}: the disk takes lines again; the {self.written} that waited are written")
         return unfit if newest is not None else {}
 
     def describe(self) -> str:
@@ -245,24 +248,33 @@ class Backlog(Generic[L]):
             return  # a fork's copy: the lines are the parent's
         self._over = True
         with self._sink.mutex:
+            if not self._anything():
+                return  # whoever logged it has got the error
             try:
                 if self.retry():
                     return
                 reason = f"the disk takes nothing ({_said(self.error)})"
             except Exception as error:  # whatever it is: nobody is left to get it, but to be told
                 reason = repr(error)
-            self._warn(f"run {self._sink.name!r}: {self._count() if self._lines else 'params or tags'} lost: {reason}")
+            if self._anything():
+                what = self._count() if self._lines else "params or tags"
+                warn(f"run {self._sink.name!r}: {what} lost: {reason}")
+
+    def _anything(self) -> bool:
+        return bool(self._lines) or self._sink.waits_beside()
 
     def _tell(self, line: L, unfit: Mapping[str, Exception]) -> None:
         for name, error in unfit.items():
-            self._warn(f"run {self._sink.name!r}: {name} at step {line.step} is not stored: {error}")
+            warn(f"run {self._sink.name!r}: {name} at step {line.step} is not stored: {error}")
 
-    def _warn(self, message: str) -> None:
-        level = 2
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loggers."):
-            frame, level = frame.f_back, level + 1
-        warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+def warn(message: str) -> None:
+    """Warn whoever has called a logger, from however deep inside of it."""
+    level = 2
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loggers."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
 def _without_frames(error: Exception) -> Exception:

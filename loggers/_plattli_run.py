@@ -180,6 +180,10 @@ class PlattliRun(Sink[Row]):
             del self._changes[0]
         self._save(writer)
 
+    def waits_beside(self) -> bool:
+        """See :meth:`loggers._backlog.Sink.waits_beside`."""
+        return bool(self._changes) or self._unsaved
+
     def _save(self, writer: RowWriter) -> None:
         if self._unsaved:
             writer.set_config(self._config)

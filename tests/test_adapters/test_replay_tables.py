@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,18 @@ def test_a_target_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFix
 
     assert plattli(["replay", str(tmp_path / "run"), "--to", target]) == 2
     assert "csv:FILE, stdout:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_place_that_takes_nothing_is_said_once(tmp_path: Path, kind: str) -> None:
+    """The error is all there is: nothing waits, so nothing is lost when the program ends."""
+    write_run(tmp_path / "run")
+    (tmp_path / "file").write_text("no folder")
+    target = f"{kind}:{tmp_path}/file/x.{kind}"
+    command = [sys.executable, "-m", "plattli", "replay", str(tmp_path / "run"), "--to", target]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith(f"plattli replay: {target} failed with UnwrittenError: run")
+    assert done.stderr.count("disk takes nothing") == 1
+    assert "arning" not in done.stderr

@@ -12,13 +12,13 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loggers import JSONLogger, PlattliLogger, logger_info
+from loggers import CSVLogger, JSONLogger, PlattliLogger, logger_info
 from loggers.errors import MetricValueError, UnwrittenError
 from plattli import Reader
 from plattli.runinfo import run_info
@@ -148,10 +148,10 @@ def test_memory_is_bounded(run: Path) -> None:
 
 
 def test_no_backlog(run: Path) -> None:
-    """``backlog=0`` raises at once, and what was not logged is not there."""
+    """``backlog=0`` raises at once, and what was not logged is not there. Nothing is warned of."""
     logger = new_logger(run, backlog=0)
     logger.log_metrics({"loss": 0.5}, step=1)
-    with failing_disk() as disk, pytest.warns(RuntimeWarning):
+    with failing_disk() as disk:
         with pytest.raises(UnwrittenError, match="step 2 was not logged"):
             logger.log_metrics({"loss": 0.25}, step=2)
         disk.heal()
@@ -401,13 +401,13 @@ def fill(disk: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["plattli", "json"])
-def test_a_file_system_that_is_read_only_at_construction(small_disk: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", [new_logger, JSONLogger, CSVLogger])
+def test_a_file_system_that_is_read_only_at_construction(small_disk: Path, kind: Callable[[Path], Any]) -> None:
     """A real EROFS: one warning at the first verb, and all is there when it can be written."""
     run = small_disk / "deep" / "run"
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    logger: Any = new_logger(run) if kind == "plattli" else JSONLogger(run)
-    waiting = len(list(lines())) + (2 if kind == "json" else 0)  # where params and tags are lines, too
+    logger = kind(run)
+    waiting = len(list(lines())) + (0 if kind is new_logger else 2)  # where params and tags are lines, too
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         expected = log_all(logger)
@@ -420,18 +420,26 @@ def test_a_file_system_that_is_read_only_at_construction(small_disk: Path, kind:
         subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
         logger.finish("completed")
 
-    if kind == "plattli":
+    if kind is CSVLogger:
+        text = run.read_text().splitlines()
+        assert [line.split(",")[:3:2] for line in text[1:]] == [[c, str(step)] for step, c, _ in lines()]
+        assert [row["type"] for row in json_lines(run.with_name("run.notes.jsonl"))] == ["params", "tags", "finish"]
+    elif kind is new_logger:
         assert stored(run) == expected
         info = run_info(run)
         assert (info.status, info.params, info.tags) == ("completed", {"lr": 0.1}, {"seen": True})
     else:
-        rows = [json.loads(line) for line in run.read_text().splitlines()]
+        rows = json_lines(run)
         lines_of = [(r["step"], r["context"], {n: v for n, v in r.items() if n not in CARRIERS}) for r in rows[1:-2]]
         assert lines_of == list(lines())
         assert [row["type"] for row in (rows[0], *rows[-2:])] == ["params", "tags", "finish"]
 
 
 CARRIERS = {"type", "context", "step", "epoch"}
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("when", ["logging", "first verb", "finish"])
