@@ -91,6 +91,8 @@ def replay(
         status = source.ended()
         if (cut := source.taken_back(cursor)) is not None:
             take_back(logger, cursor, cut)
+            if progress is not None:
+                progress(cursor)  # what the logger has now is less than what was noted of it before
         for batch in source.calls(cursor):
             _deliver(batch, logger, source, cursor, progress)
         if status is not None and finish and not cursor.finished:

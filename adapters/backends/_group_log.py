@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +56,7 @@ class Log:
         self.is_open, self.is_forked, self.is_taken = True, False, False
         self._dirty = False  # there may be something behind the complete lines
         older = next((log for log in self._open if take and log.is_open and _same(log.path, self.path)), None)
-        self._fd = self._locked() if older is None else older._give()
+        self._fd = self._locked(self.path) if older is None else older._give()
         self._close = weakref.finalize(self, os.close, self._fd)
         self._open.add(self)
         try:
@@ -97,6 +97,36 @@ class Log:
         self._dirty = False
         self.size = size
 
+    def keep(self, stays: Callable[[bytes], bool]) -> None:
+        """Take lines away, wherever they are; whoever reads the file sees the old one or the new one.
+
+        Args:
+            stays: tells whether a line is to stay.
+
+        Raises:
+            OSError: the disk refused it; all lines are there.
+        """
+        partial = self.path.with_name(f"{FILE_NAME}.partial")
+        fd = self._locked(partial)
+        try:
+            os.ftruncate(fd, 0)  # somebody may have died here
+            left, size = self.size, 0
+            with self.path.open("rb") as old, os.fdopen(os.dup(fd), "wb") as new:
+                for line in old:
+                    if (left := left - len(line)) < 0:
+                        break  # half a line
+                    if stays(line):
+                        size += new.write(line)
+            os.replace(partial, self.path)
+        except BaseException:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+        self._close()
+        self._fd, self.size, self._dirty = fd, size, False
+        self._close = weakref.finalize(self, os.close, fd)
+
     def check(self) -> None:
         """Look whether the file is still where it was opened.
 
@@ -128,9 +158,9 @@ class Log:
         self._open.discard(self)
         return fd
 
-    def _locked(self) -> int:
-        """Open the file and lock it."""
-        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def _locked(self, path: Path) -> int:
+        """Open the file, or one to take its place, and lock it."""
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             if fcntl is not None:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

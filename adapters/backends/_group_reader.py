@@ -173,6 +173,9 @@ class MetricsGroup:
             except (CorruptGroupError, OSError, ValueError):
                 if self._look():
                     continue  # what we read was being replaced
+                if self._offset != (self._catalog.covers or (0, 0))[1]:
+                    self._forget()  # so may have been the log, of which the catalog tells in a moment
+                    continue
                 raise
             if not self._look():
                 return answer

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,6 +18,8 @@ from loggers.contract import JSON
 from loggers.errors import LoggerError, RecordError, RunExistsError
 
 WHO: Final = "MetricsGroupLogger"
+#: Types of events that are logged anew when a run goes on after a cut.
+_OF_THE_RUN: Final = frozenset(("params", "tags", "finish", "resume"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +171,16 @@ class GroupRun:
             raise
         return run
 
+    def rewind(self, step: int) -> None:
+        """Take away what belongs to a step from ``step`` on, and params, tags and the end.
+
+        Raises:
+            OSError: the disk refused it; nothing of the log is gone.
+        """
+        self.densifier.rewind(rebuild=True)
+        self.log.keep(partial(_is_before, step))
+        self.densifier.mark_cut()
+
     def append_in(self, context: str, line: bytes, time: str) -> None:
         """Write a line to the log, with what tells where its context ends, which has a slash itself."""
         if context not in self._told:
@@ -225,6 +239,12 @@ class GroupRun:
         catalog.data.setdefault("series", {})
         if catalog.data != self.densifier.catalog.data:
             self.densifier.save(catalog)
+
+
+def _is_before(step: int, line: bytes) -> bool:
+    event = json.loads(line)
+    at = event.get("step")
+    return event["type"] not in _OF_THE_RUN and (at is None or at < step)
 
 
 def holds_run(folder: Path) -> bool:

@@ -87,10 +87,24 @@ def _has_odd_number(value: Any) -> bool:
 
 
 def deliver(storage: Any, project: str, name: str, run: str, operations: Iterable[Operation]) -> None:
-    """Write operations to Trackio's database in one transaction. To do so twice is as good as once.
+    """Write operations to Trackio's database, up to a rewind in one transaction. To do so twice is as good as once.
 
-    They are ``["row", number, time, step, {key: value}]`` and ``["config", {key: value}]``.
+    They are ``["row", number, time, step, {key: value}]``, ``["config", {key: value}]`` and
+    ``["rewind", number, step]``, which deletes the rows before a number that are not before a step.
     """
+    together: list[Operation] = []
+    for operation in operations:
+        if operation[0] != "rewind":
+            together.append(operation)
+            continue
+        _write(storage, project, name, run, together)
+        together = []
+        _, number, step = operation
+        _delete(storage, project, run, "log_id < ? AND step >= ?", log_id(run, number), step)
+    _write(storage, project, name, run, together)
+
+
+def _write(storage: Any, project: str, name: str, run: str, operations: list[Operation]) -> None:
     ids, times, steps, rows = [], [], [], []
     config: dict[str, Any] | None = None
     for kind, *rest in operations:
@@ -105,7 +119,8 @@ def deliver(storage: Any, project: str, name: str, run: str, operations: Iterabl
     if not rows and config is not None:
         # Trackio shows no run, and no config, without a row: an empty one, the same each time
         ids, times, steps, rows = [f"{run}:config"], [config["_Created"]], [0], [{}]
-    storage.bulk_log(project, name, rows, steps, times, config, ids, run_id=run)
+    if rows:
+        storage.bulk_log(project, name, rows, steps, times, config, ids, run_id=run)
 
 
 def log_id(run: str, number: int) -> str:
@@ -120,6 +135,8 @@ def _revived(value: Any) -> Any:
 
 def plain_operation(operation: Operation) -> Operation:
     """Return an operation as strict JSON."""
+    if operation[0] == "rewind":
+        return operation
     if operation[0] == "config":
         return ["config", {key: _worded(value) for key, value in operation[1].items()}]
     return [*operation[:4], {key: _worded(value) for key, value in operation[4].items()}]
@@ -133,13 +150,17 @@ def _worded(value: Any) -> Any:
 
 def cut(storage: Any, project: str, run: str, rows: int) -> None:
     """Delete the rows of a run behind the first ``rows``."""
+    _delete(storage, project, run, "log_id >= ?", log_id(run, rows))
+
+
+def _delete(storage: Any, project: str, run: str, which: str, *values: Any) -> None:
+    """Delete rows that are ours; Trackio's own API deletes whole runs only."""
     path = storage.get_project_db_path(project)
     if not path.exists():
         return
     with closing(sqlite3.connect(path, timeout=30.0)) as database, database:
         database.execute(
-            "DELETE FROM metrics WHERE run_id = ? AND log_id GLOB ? AND log_id >= ?",
-            (run, f"{run}-[0-9]*", log_id(run, rows)),
+            f"DELETE FROM metrics WHERE run_id = ? AND log_id GLOB ? AND {which}", (run, f"{run}-[0-9]*", *values)
         )
 
 

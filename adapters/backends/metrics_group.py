@@ -326,6 +326,27 @@ class MetricsGroupLogger:
 
     # --- beside the verbs -------------------------------------------------------------------------------
 
+    def rewind(self, step: int) -> None:
+        """Go on as if nothing had been logged from ``step`` on, nor params and tags.
+
+        A replay asks for it when its run was cut by a resume; it then makes all of these calls again. Arrays are
+        removed; the next densifying makes them anew.
+
+        Raises:
+            RunExistsError: the folder holds a run that this logger has not gone on with.
+            OSError: the disk refused it.
+        """
+        if self._forked():
+            return
+        with self._lock:
+            if self._finished:
+                self.reattach(self.logger_state())  # it goes on
+            if self._begin():
+                self._current().rewind(step)
+                last = self._place[0]
+                if last is not None and last >= step:
+                    self._place = (step - 1 if step else None), None
+
     def densify(self) -> None:
         """Bring the arrays up to date with the log.
 

@@ -310,6 +310,19 @@ class TrackioLogger(Queued):
         self._latest = dict(known["latest"])
         self._unsent, self._cut = [*known["pending"]], True
 
+    def rewind(self, step: int) -> None:
+        """Delete the rows of ``step`` and behind, however they came: a replay logs them anew when its run was cut.
+
+        Raises:
+            LoggerFinishedError: the run has ended.
+            UndeliveredError: the disk takes nothing, and memory no more.
+        """
+        self._check_open("rewind")
+        with self._turn():
+            if self._start() is not None:
+                self._put(["rewind", self._rows, step])
+                self._latest = {context: last for context, last in self._latest.items() if last < step}
+
     def backend(self) -> Any:
         """Return the run as ``trackio.Api().runs(project)`` has it, begun if need be.
 

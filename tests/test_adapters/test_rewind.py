@@ -1,0 +1,178 @@
+"""A replay whose run was cut by a resume: the logger forgets what was taken back, and gets the rest once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters import MetricsGroupLogger, TrackioLogger
+from adapters.backends.metrics_group import open_group
+from loggers import CSVLogger, PlattliLogger, checkpoint_record, resume
+from loggers.replay import Cursor, replay
+from loggers.testing import Stored
+from tests.faults import failing_disk
+from tests.test_adapters import trackio_runs
+from tests.test_adapters.metrics_groups import ByHand
+from tests.test_loggers.test_contract import csv_run, plattli_run
+
+
+@pytest.fixture(scope="module")
+def trackio_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trackio_runs.home(tmp_path_factory.mktemp("trackio"))
+
+
+def project(path: Path) -> str:
+    return f"{path.parent.name}-{path.name}"
+
+
+#: kind -> how to build its logger, and how to read what that has written
+KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Stored]]] = {
+    "plattli": (PlattliLogger, plattli_run),
+    "csv": (lambda path: CSVLogger(path / "log.csv"), lambda path: csv_run(path / "log.csv")),
+    "group": (MetricsGroupLogger, lambda path: ByHand(path).stored()),
+    "dense": (lambda path: MetricsGroupLogger(path, densify_every=3), lambda path: ByHand(path).stored()),
+    "trackio": (lambda path: TrackioLogger(project(path)), lambda path: trackio_runs.stored(project(path))),
+}
+
+
+def first_attempt(logger: PlattliLogger) -> dict[str, Any]:
+    """Log 12 steps in two contexts, some late, and return the state of step 6."""
+    logger.log_params({"lr": 0.1, "net": {"width": 8}})
+    logger.log_tags(["a"])
+    state: dict[str, Any] = {}
+    for step in range(1, 13):
+        logger.log_metrics({"loss": step / 8}, step=step, epoch=step // 4)
+        if step % 3 == 0:
+            logger.log_metrics({"loss": step / 16, "acc": 1.0}, step=step, context="validate")
+            logger.log_confusion([[step, 0], [1, 2]], ["x", "y"], step=step, context="validate")
+            logger.log_other(f"report {step}", {"at": step})
+        if step == 6:
+            state = logger.logger_state()
+    logger.log_metrics({"late": 1.0}, step=2)
+    logger.log_tags(["b"])
+    return state
+
+
+def second_attempt(logger: PlattliLogger) -> None:
+    for step in range(7, 10):
+        logger.log_metrics({"loss": -step / 8, "new": 2.0}, step=step, epoch=step // 4)
+    logger.log_other("report 9", "again")
+    logger.log_confusion([[0, 9], [1, 2]], ["x", "y"], step=9, context="validate")
+
+
+def comparable(found: Stored) -> Stored:
+    """Return it without the order in which points came, and the time at which nobody logged."""
+    metrics = found.metrics
+    found.metrics = {n: sorted(points) for n, points in metrics.items() if "walltime" not in n and points}
+    found.confusions = {name: sorted(points) for name, points in found.confusions.items() if points}
+    return found
+
+
+@pytest.mark.usefixtures("trackio_home")
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cut_run_reads_as_if_it_had_not_gone_on(tmp_path: Path, kind: str, ended: bool) -> None:
+    """Delivered to step 12, cut back to 6 and gone on to 9: as a whole replay of what is there in the end.
+
+    Each look is another process's, which has the logger's record and the cursor.
+    """
+    build, read = KINDS[kind]
+    run = tmp_path / "run"
+    primary = PlattliLogger(run)
+    state = first_attempt(primary)
+    if ended:
+        primary.finish("interrupted")
+        primary = PlattliLogger(run)
+    logger = build(tmp_path / "target")
+    cursor = replay(run, logger, finish=ended)
+    noted = json.dumps([checkpoint_record(logger), cursor.to_json()])
+    if hasattr(logger, "close"):
+        logger.close()
+    primary.reattach(state)
+    second_attempt(primary)
+    primary.finish("completed")
+
+    logger, (record, cursor_data) = build(tmp_path / "target"), json.loads(noted)
+    resume(logger, record)
+    replay(run, logger, since=Cursor.from_json(cursor_data))
+    replay(run, build(tmp_path / "whole"))
+    found, expected = comparable(read(tmp_path / "target")), comparable(read(tmp_path / "whole"))
+
+    assert found == expected
+    assert [step for step, _ in found.metrics["train/loss"]] == list(range(1, 10))
+    assert found.other == {"report 3": {"at": 3}, "report 6": {"at": 6}, "report 9": "again"}
+    assert found.tags == {"a": True, "b": True}
+
+
+@pytest.mark.usefixtures("trackio_home")
+@pytest.mark.parametrize("kind", KINDS)
+def test_late_points_of_earlier_steps_stay(tmp_path: Path, kind: str) -> None:
+    """They lie behind what is taken away, and are not logged again."""
+    build, read = KINDS[kind]
+    logger = build(tmp_path / "target")
+    for step in (1, 2, 5, 6, 3, 4):
+        logger.log_metrics({"a": step / 2}, step=step)
+    logger.log_params({"lr": 0.1})
+    logger.rewind(4)
+    logger.log_params({"lr": 0.2})
+    logger.log_metrics({"a": 9.0}, step=4)
+    logger.log_other("note", 1)
+    logger.rewind(100)
+    logger.rewind(5)
+    logger.log_metrics({"a": 10.0}, step=5)
+    logger.finish("completed")
+    found = comparable(read(tmp_path / "target"))
+
+    assert found.metrics == {"train/a": [(1, 0.5), (2, 1.0), (3, 1.5), (4, 9.0), (5, 10.0)]}
+    assert found.other == {"note": 1}
+    assert found.status == "completed"
+
+
+@pytest.mark.parametrize("kind", ["csv", "group", "dense"])
+def test_a_rewind_that_the_disk_refuses_takes_nothing_away(tmp_path: Path, kind: str) -> None:
+    """At any of its file operations: what is there is whole, and it can be done again."""
+    build, read = KINDS[kind]
+    for first in range(1, 100):
+        path = tmp_path / str(first)
+        logger = build(path)
+        for step in (1, 2, 5, 6, 3):
+            logger.log_metrics({"a": step / 2}, step=step)
+            logger.log_other(f"at {step}", step)
+        with failing_disk(first, 1) as disk:
+            try:
+                logger.rewind(4)
+            except OSError:
+                assert set(read(path).metrics["train/a"]) >= {(1, 0.5), (2, 1.0), (3, 1.5)}
+                logger.rewind(4)
+        logger.log_metrics({"a": 9.0}, step=4)
+        logger.finish("completed")
+        found = comparable(read(path))
+
+        assert found.metrics == {"train/a": [(1, 0.5), (2, 1.0), (3, 1.5), (4, 9.0)]}, first
+        assert found.other == {"at 1": 1, "at 2": 2, "at 3": 3}
+        assert not [name for name in os.listdir(path) if "tmp" in name or "partial" in name]
+        if not disk.failed:
+            break
+    assert first > 2
+
+
+def test_who_reads_a_group_meanwhile_sees_the_rewind(tmp_path: Path) -> None:
+    """Also in the moment at which the log is another one, and the catalog does not say so yet."""
+    logger = MetricsGroupLogger(tmp_path)
+    for step in (1, 2, 5):
+        logger.log_metrics({"a": 1.0}, step=step)
+    group = open_group(tmp_path)
+    assert group["train/a"].steps.tolist() == [1, 2, 5]
+    logger.log_metrics({"a": 1.0}, step=6)
+    logger.log_metrics({"a": 1 / 3}, step=3)  # longer than the line of step 5
+    before = (tmp_path / "zarr.json").read_bytes()
+    logger.rewind(5)
+    after = (tmp_path / "zarr.json").read_bytes()
+    for document in (before, after):
+        (tmp_path / "zarr.json").write_bytes(document)
+        assert group["train/a"].steps.tolist() == [1, 2, 3]
