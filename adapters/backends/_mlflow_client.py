@@ -27,6 +27,8 @@ except ImportError:  # no file locks here: the processes of a sweep should not b
 #: The tag that says which logger a run belongs to. MLflow gives a run its own id when it begins, too late
 #: for a process that starts again before it could note it.
 ID_TAG: Final = "loggers.run_id"
+#: The tag that says which points no longer count, since a resume has taken them back.
+CUTS_TAG: Final = "loggers.cuts"
 #: The tag with the status as drivers know it.
 STATUS_TAG: Final = "loggers.status"
 #: What MLflow takes in one request.

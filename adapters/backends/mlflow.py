@@ -10,12 +10,14 @@ import json
 import os
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from adapters._require import check
 from adapters.backends._mlflow_client import (
+    CUTS_TAG,
     STATUS_TAG,
     absolute,
     alone,
@@ -73,7 +75,8 @@ class MLflowLogger(Queued):
     and sending is tried again. In a fan-out nothing is lost at all: what is missing comes from the primary.
 
     MLflow keeps every point. When a step is logged again, or a run resumes from an older checkpoint, the
-    old points stay; at each step the point with the newest time counts, and is what comes last for readers.
+    old points stay; at each step the point with the newest time counts, and is what comes last for readers. What a
+    resume has taken back in the run of a tee, the tag ``loggers.cuts`` says; see :meth:`rewind`.
 
     Args:
         tracking_uri: ``sqlite:////abs/ml.db``, ``http://host:port``, … By default what the program has
@@ -141,6 +144,7 @@ class MLflowLogger(Queued):
         self._experiment_id: str | None = None
         self._params: dict[str, str] = {}  # name -> the newest value's text
         self._versions: dict[str, int] = {}
+        self._cuts: list[dict[str, list[int]]] = []
 
     # --- the verbs -----------------------------------------------------------------------------------
 
@@ -373,6 +377,29 @@ class MLflowLogger(Queued):
         self._latest = {context: (step, when) for context, step, when in known["latest"]}
         self._unsent = [revived_operation(operation) for operation in known["pending"]]
 
+    def rewind(self, step: int) -> None:
+        """Note that what was logged from ``step`` on no longer counts, and say that it stays: MLflow takes none back.
+
+        A replay asks for it when its run was cut by a resume; it then makes all of these calls again, and their points
+        are newer. The tag ``loggers.cuts`` is a JSON list with a mapping for each cut, from contexts to three numbers:
+        the first and the last step that was taken back, and the time in ms of the newest point then. Points of these
+        steps that are not newer do not count.
+        """
+        self._check_open("rewind")
+        with self._turn():
+            if self._start() is None:
+                return
+            places = ((context, place) for context, place in self._latest.items() if context is not None)
+            if cut := {context: [step, last, when] for context, (last, when) in places if last >= step}:
+                self._cuts.append(cut)
+                self._put(["tags", pieces(CUTS_TAG, json.dumps(self._cuts), LONGEST_TAG)])
+                warnings.warn(
+                    f"a resume has taken back steps from {step} on, and MLflow keeps their points: where the run was "
+                    f"logged again the newer ones count, and the tag {CUTS_TAG} says which do not",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+
     def backend(self) -> Any:
         """Return the ``mlflow.entities.Run``, as it is now; its ``info.run_id`` is what MLflow's client takes.
 
@@ -442,6 +469,8 @@ class MLflowLogger(Queued):
         known = versions({**run.data.params, **waiting}, LONGEST_PARAM)
         self._params = {name: values[-1] for name, values in known.items()}
         self._versions = {name: len(values) for name, values in known.items()}
+        cuts = versions({k: v for k, v in run.data.tags.items() if k.startswith(CUTS_TAG)}, LONGEST_TAG)
+        self._cuts = json.loads(cuts.get(CUTS_TAG, ["[]"])[-1])
         say = self._news.append
         return partial(deliver, client, self._run, say), lambda status: end(client, run.info.run_id, STATUSES[status])
 

@@ -32,11 +32,14 @@ from adapters.backends._mlflow_data import (
     versions,
 )
 from adapters.backends.mlflow import STATUSES, MLflowLogger
+from loggers import PlattliLogger, checkpoint_record, resume
 from loggers.errors import MetricNameError, MetricValueError, RecordError, StepError, UndeliveredError
+from loggers.replay import replay
 from loggers.testing import LoggerContract, Stored
 from tests.test_adapters import mlflow_runs, programs
 from tests.test_adapters.mlflow_server import MLflowServer, unused_port
 from tests.test_adapters.replicas import wait_for
+from tests.test_loggers.test_contract import plattli_run
 
 
 @pytest.fixture(scope="module")
@@ -518,3 +521,42 @@ def test_targets_name_a_database_and_an_experiment(tmp_path: Path, monkeypatch: 
     info = targets.open_target("mlflow:sqlite:////data/ml.db#digits").logger_info()
     assert (info["tracking_uri"], info["experiment"]) == ("sqlite:////data/ml.db", "digits")
     assert targets.open_target("mlflow:http://host:5000").logger_info()["experiment"] == "Default"
+
+
+def test_a_tag_says_which_points_a_resume_has_taken_back(tmp_path: Path, database: str) -> None:
+    """MLflow keeps them all, and the newest of a step counts; but nothing comes at the steps behind the new end."""
+    run = tmp_path / "run"
+    primary = PlattliLogger(run)
+    state: Any = None
+    for step in range(1, 13):
+        primary.log_metrics({"loss": step / 2}, step=step)
+        primary.log_metrics({"loss": -step}, step=step // 2, context="validate")
+        if step == 6:
+            state = primary.logger_state()
+    logger = MLflowLogger(database, experiment="cuts")
+    cursor = replay(run, logger)
+    for end in (9, 8):
+        record = json.loads(json.dumps(checkpoint_record(logger)))
+        primary.reattach(state)
+        for step in range(7, end):
+            primary.log_metrics({"loss": step * 100.0 + end}, step=step)
+        logger = MLflowLogger(database, experiment="cuts")
+        resume(logger, record)
+        with pytest.warns(RuntimeWarning, match="MLflow keeps their points: where the run"):
+            cursor = replay(run, logger, since=cursor)
+    primary.finish("completed")
+    replay(run, logger, since=cursor)
+
+    (found,) = mlflow_runs.runs(database, "cuts")
+    cuts = json.loads(found.data.tags["loggers.cuts"])
+    assert [{context: cut[:2] for context, cut in entry.items()} for entry in cuts] == [
+        {"train": [4, 12], "validate": [4, 6]}, {"train": [7, 12]},
+    ]  # fmt: skip
+    for context in ("train", "validate"):
+        history = mlflow_runs.client(database).get_metric_history(found.info.run_id, f"{context}/loss")
+        counting = {
+            point.step: point.value for point in history
+            if not any(first <= point.step <= last and point.timestamp <= until
+                       for first, last, until in (entry[context] for entry in cuts if context in entry))
+        }  # fmt: skip
+        assert counting == dict(plattli_run(run).metrics[f"{context}/loss"])
