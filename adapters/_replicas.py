@@ -59,14 +59,20 @@ class Replica:
         self.log_line = verb_of(logger, "log_metrics")
         #: it was in the tee at the state that is resumed; one that was not gets the whole run first
         self.known = True
+        if (hold_nothing := getattr(self._innermost, "hold_nothing", None)) is not None:
+            hold_nothing()  # what it has not written is in the run, and lives longer there than in its memory
+
+    @property
+    def _innermost(self) -> Any:
+        logger = self.logger
+        while (inner := getattr(logger, "wrapped", None)) is not None:
+            logger = inner
+        return logger
 
     @property
     def name(self) -> str:
         """What people call it: a wrapper goes by what it wraps."""
-        logger = self.logger
-        while (inner := getattr(logger, "wrapped", None)) is not None:
-            logger = inner
-        return type(logger).__name__
+        return type(self._innermost).__name__
 
     def owns(self, record: Any) -> bool:
         """Tell whether a record of a tee's state is of this replica's type."""

@@ -117,11 +117,14 @@ class CSVFile(Sink[Row | JSONLine]):
         fd = self.begin()  # also for a note: whoever notes something about a run has its table, too
         if isinstance(line, JSONLine):
             return self.notes.write(line)
-        if new := [name for name in line.cells if name not in self._columns]:
-            fd = self._widen(new)
-        row = [*line.carriers, *[""] * len(self._columns)]
-        for name, text in line.cells.items():
-            row[self._columns[name]] = text
+        if [*line.cells] == [*self._columns]:
+            row = [*line.carriers, *line.cells.values()]
+        else:
+            if new := [name for name in line.cells if name not in self._columns]:
+                fd = self._widen(new)
+            row = [*line.carriers, *[""] * len(self._columns)]
+            for name, text in line.cells.items():
+                row[self._columns[name]] = text
         self._append(fd, _line(row))
         self.rows += 1
         return _ALL

@@ -278,6 +278,10 @@ class CSVLogger:
             "waiting": 0 if backlog is None else len(backlog),
         }
 
+    def hold_nothing(self) -> None:
+        """Raise what the disk does not take, as with ``backlog=0``: a tee has it in the run of its primary."""
+        self._file.limit = 0
+
     @property
     def files(self) -> tuple[Path, ...]:
         """The table, and the notes beside it; neither has to be there yet."""

@@ -233,6 +233,10 @@ class JSONLogger:
         """Return the names that no metric of a line has here, because the line's own fields have them."""
         return tuple(_CARRIERS)
 
+    def hold_nothing(self) -> None:
+        """Raise what the disk does not take, as with ``backlog=0``: a tee has it in the run of its primary."""
+        self._file.limit = 0
+
     def waiting(self) -> list[tuple[int, Sequence[str]]]:
         """Return an entry for each line that waits in memory, because the disk takes nothing."""
         with self._file.mutex:

@@ -438,6 +438,9 @@ class PlattliLogger:
         Works on a live run that died, on a finished one, and on one that was moved: the directory is
         this logger's, and the run in it must have the state's id. The state may be of a tee whose primary wrote it.
 
+        Rows go by their step, in each context. A value that came after the state for a step before it (a late one, or
+        another one for a point) stays: what was there before is nowhere any more.
+
         Raises:
             RecordError: the state is none of ours, or the directory holds another run or none.
             RunLockedError: another live process writes the run.
@@ -492,6 +495,10 @@ class PlattliLogger:
     def reserved(self, epoch: int | None) -> tuple[str, ...]:
         """Return the names that no metric of a line has here, because the logger's own have them."""
         return (*(() if epoch is None else ("epoch",)), *(("walltime",) if self._walltime else ()))
+
+    def hold_nothing(self) -> None:
+        """Raise what the disk does not take, as with ``backlog=0``: a tee has it in the run of its primary."""
+        self._run.limit = 0
 
     def waiting(self) -> list[tuple[int, Sequence[str]]]:
         """Return step and stored names of the lines that wait in memory, because the disk takes nothing."""

@@ -20,7 +20,7 @@ import pytest
 
 from adapters import TeeLogger, TensorBoardLogger
 from adapters.follower import FOLDER, Backoff, Job, JobFiles, work
-from loggers import JSONLogger, PlattliLogger, checkpoint_record, logger_info, resume
+from loggers import CSVLogger, JSONLogger, PlattliLogger, Thinned, checkpoint_record, logger_info, resume
 from loggers.errors import RecordError, UndeliveredError
 from plattli import Reader
 from plattli.cli import main as plattli
@@ -37,6 +37,7 @@ from tests.test_adapters.replicas import (
     wait_for,
 )
 from tests.test_adapters.tensorboard_files import Files
+from tests.test_loggers.test_contract import csv_run, json_run, plattli_run
 
 
 def lines(steps: range, value: float = 0.5) -> list[tuple[str, int, float]]:
@@ -202,6 +203,43 @@ def test_a_replica_that_was_behind_at_a_checkpoint_gets_what_it_lacked(tmp_path:
 
     assert behind.values == [*lines(range(1, 9)), *lines(range(9, 14), value=2.0)]
     assert [s for s, _ in points(tmp_path / "whole")["train/loss"]] == [*range(1, 12), *range(9, 14)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "thinned", "plattli"])
+@pytest.mark.filterwarnings("ignore:run '.*'. the disk")
+def test_what_a_replicas_disk_does_not_take_is_in_the_run_alone(tmp_path: Path, kind: str) -> None:
+    """A checkpoint in its outage, and the end of the process: the next one gets all of it, which no memory held."""
+
+    def build() -> TeeLogger:
+        json_logger = JSONLogger(tmp_path / "there" / "log.jsonl")
+        replica: Any = {
+            "csv": CSVLogger(tmp_path / "there" / "log.csv"),
+            "json": json_logger,
+            "thinned": Thinned(json_logger, every_n_steps=1),
+            "plattli": PlattliLogger(tmp_path / "there"),
+        }[kind]
+        return TeeLogger(PlattliLogger(tmp_path / "run"), replica, poll=0.001, finish_timeout=0.05, attempts=1)
+
+    logger = build()
+    log(logger, range(1, 5))
+    with failing_disk(below=tmp_path / "there"), pytest.warns(RuntimeWarning, match="UnwrittenError"):
+        log(logger, range(5, 8))
+        record = json.loads(json.dumps(checkpoint_record(logger)))
+        log(logger, range(8, 10))
+        logger.finish("interrupted")
+    again = build()
+    resume(again, record)
+    log(again, range(8, 12), value=2.0)
+    again.finish("completed")
+    found = {
+        "csv": lambda: csv_run(tmp_path / "there" / "log.csv"),
+        "plattli": lambda: plattli_run(tmp_path / "there"),
+    }.get(kind, lambda: json_run(tmp_path / "there" / "log.jsonl"))()
+
+    expected = [(step, value) for _, step, value in [*lines(range(1, 8)), *lines(range(8, 12), value=2.0)]]
+    assert found.metrics["train/loss"] == expected
+    assert found.status == "completed"
+    assert "UnwrittenError" in str(logger.report()[0]["last_error"])  # it lives: nothing of it was lost with memory
 
 
 def test_a_replica_can_be_followed_by_a_thread_from_the_start(tmp_path: Path) -> None:
