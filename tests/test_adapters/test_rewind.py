@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,3 +179,46 @@ def test_who_reads_a_group_meanwhile_sees_the_rewind(tmp_path: Path) -> None:
     for document in (before, after):
         (tmp_path / "zarr.json").write_bytes(document)
         assert group["train/a"].steps.tolist() == [1, 2, 3]
+
+
+TRAINING = """
+import json, os, signal, sys
+from pathlib import Path
+from adapters import TeeLogger, TrackioLogger
+from loggers import PlattliLogger, TrainingSession
+from tests.test_adapters.replicas import wait_for
+
+directory, record = Path(sys.argv[1]), json.loads(sys.argv[2])
+replica = TrackioLogger("killed", directory=directory / "trackio")
+tee = TeeLogger(PlattliLogger(directory / "run"), replica, poll=0.02)
+session = TrainingSession(tee, params={"lr": 0.1})
+session.resume(record)
+with session:
+    while session.step < 40:
+        session.train({"loss": session.step / 2 + 100 * (record is not None)})
+        if session.step == 20:
+            print(json.dumps(session.checkpoint_record()), flush=True)
+        if session.step == 30 and record is None:
+            wait_for(lambda: tee.report()[0]["delivered"] >= 30)
+            os.kill(os.getpid(), signal.SIGKILL)
+from tests.test_adapters.trackio_runs import stored
+print(json.dumps([sorted(stored("killed").metrics["train/loss"]), stored("killed").status]))
+"""
+
+
+def test_a_killed_tees_tracker_has_each_step_once(tmp_path: Path) -> None:
+    """kill -9 at 30, all of it delivered, and resumed at 20: the follower's tracker is cut there, too."""
+
+    def attempt(record: str) -> subprocess.CompletedProcess[str]:
+        root = {"PYTHONPATH": str(Path(__file__).parents[2]), "TRACKIO_DIR": str(tmp_path / "trackio")}
+        command = [sys.executable, "-c", TRAINING, str(tmp_path), record]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **root})
+
+    first = attempt("null")
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    second = attempt(first.stdout)
+    assert second.returncode == 0, second.stderr
+    found, status = json.loads(second.stdout.splitlines()[-1])
+
+    assert found == [[step, (step - 1) / 2 + 100 * (step > 20)] for step in range(1, 41)]
+    assert status == "completed"
