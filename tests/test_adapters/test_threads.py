@@ -104,6 +104,9 @@ def test_a_child_that_is_forked_meanwhile_writes_and_hangs_on_nothing(tmp_path: 
         warnings.simplefilter("ignore")
         for thread in threads:
             thread.start()
+        # a child that is forked before has a logger of its own; Trackio's files are elsewhere
+        while not (any(tmp_path.iterdir()) or getattr(logger, "_pid", None)):
+            assert threads[0].is_alive()
         children = [fork(logger) for _ in range(4)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
         for thread in threads:
