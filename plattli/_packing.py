@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import zipfile
@@ -11,7 +12,8 @@ from typing import Final, TypeAlias
 
 from plattli import _fs, _manifest
 from plattli._format import ARCHIVE, HOT, HOT_COMPACTING, MANIFEST, METRIC_DIR, TMP_SUFFIX
-from plattli.errors import CorruptRunError, RunExistsError
+from plattli._source import Archive
+from plattli.errors import CorruptRunError, NotARunError, RunExistsError
 
 #: Gives the bytes of a file, when they are needed.
 Content: TypeAlias = Callable[[], bytes]
@@ -140,21 +142,23 @@ def unpack(run_root: Path, run: str) -> None:
     staging = run_root / _EXTRACTING
     shutil.rmtree(staging, ignore_errors=True)
     try:
-        bundle = zipfile.ZipFile(archive)
-    except (zipfile.BadZipFile, OSError) as error:
+        bundle = Archive(archive)
+    except NotARunError as error:
         raise CorruptRunError(f"{archive} of run {run!r} is no readable archive: {error}") from error
-    with bundle:
-        members = [m for m in bundle.namelist() if not m.endswith("/")]
-        if MANIFEST not in members:
-            raise CorruptRunError(f"{archive} of run {run!r} has no {MANIFEST}")
+    with contextlib.closing(bundle):
+        members = [member for member in bundle.files() if not member.endswith("/")]
         for member in members:
             check_member(member, archive, run)
-        for member in members:
-            target = staging / member
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with bundle.open(member) as source, target.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
-    _fs.sync_files(staging / member for member in members)
+        staging.mkdir()
+        with _fs.synced_together(staging) as written:
+            for folder in {folder for member in members if (folder := os.path.dirname(member))}:
+                os.makedirs(os.path.join(staging, folder), exist_ok=True)
+            for member in members:
+                path = os.path.join(staging, member)
+                with open(path, "wb", buffering=0) as sink:
+                    for piece in bundle.pieces(member):
+                        _fs.write_all(sink.fileno(), piece)
+                written.append(path)
     discard_leftover(run_root, run)
     os.rename(staging, run_root / METRIC_DIR)
     _fs.sync_dir(run_root)

@@ -24,6 +24,8 @@ from plattli.errors import CorruptRunError, MissingFileError, NotARunError, Plat
 
 #: What zipfile raises for archives that are damaged, encrypted or packed by other methods.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError, struct.error)
+#: How much of a file is in memory at once when it goes somewhere else.
+_PIECE = 1 << 20
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
@@ -215,16 +217,31 @@ class Bundle:
                 raise NotARunError(f"not a plattli archive: {root} ({error})") from error
             raise
 
+    def files(self) -> list[str]:
+        """Return the names of all files, and of folders that are members of their own: these end in a slash."""
+        return list(self._members)
+
     def read(self, file: str) -> bytes:
         """See :meth:`Source.read`. Checksums are verified."""
+        return b"".join(self.pieces(file, max(1, self._member(file)[1].size)))
+
+    def pieces(self, file: str, size: int = _PIECE) -> Iterator[bytes]:
+        """Yield a file in pieces of a size. At the end its checksum is verified. Raises what :meth:`open` raises."""
         archive, member = self._member(file)
         if member.packed is None:
-            data = Extent(archive.pread, data_start(archive, member, self.root), member.size).read(0, member.size)
-            if zlib.crc32(data) != member.crc:
+            extent = Extent(archive.pread, data_start(archive, member, self.root), member.size)
+            crc = 0
+            for at in range(0, member.size, size):
+                piece = extent.read(at, size)
+                crc = zlib.crc32(piece, crc)
+                yield piece
+            if crc != member.crc:
                 raise is_another(member, self.root)
-            return data
+            return
         try:
-            return cast(zipfile.ZipFile, self._zip).read(member.packed)
+            with cast(zipfile.ZipFile, self._zip).open(member.packed) as unpacked:
+                while piece := unpacked.read(size):
+                    yield piece
         except PlattliError:  # from a server
             raise
         except _UNREADABLE as error:
