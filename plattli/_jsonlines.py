@@ -6,8 +6,8 @@ Lines end with LF, CR or CRLF. JSON escapes control characters, so none of these
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,10 @@ _COUNT_CHUNK = 1 << 18
 #: how much of the end of a file is looked at for its last lines: at first, and at most
 _NEAR, _FAR = 1 << 12, 1 << 20
 _OVERLAP = 64
+#: so many bytes ahead of a place tell that lines up to there are those that were counted
+_TAIL = 1 << 10
+#: so many counts are kept
+_MOST = 1 << 10
 _LF, _CR = b"\n", b"\r"
 _decode = json.JSONDecoder().raw_decode
 
@@ -68,6 +72,26 @@ def parse_all(data: bytes, first: int = 0) -> list[Any]:
     return values
 
 
+class _Counted(NamedTuple):
+    """How many lines a file has up to a place.
+
+    Attributes:
+        of: which file, and under which edition of the manifest.
+        lines: how many there are, valid or not.
+        end: where the last of them ends.
+        tail: the bytes ahead of that.
+    """
+
+    of: object
+    lines: int = 0
+    end: int = 0
+    tail: bytes = b""
+
+
+#: file -> what was counted in it last, for those who open the same run again and again
+_counts: dict[Hashable, _Counted] = {}
+
+
 class LineIndex:
     """Where the lines of a growing file are, found without parsing them.
 
@@ -75,33 +99,64 @@ class LineIndex:
     was cut and written over to the same bytes at that place is not: make a new index for it.
     """
 
-    def __init__(self, *, counts_first: bool = True) -> None:
-        """Start without knowing anything.
+    def __init__(self, *, counts_first: bool = True, path: Hashable = None, edition: object = None) -> None:
+        """Start without knowing anything, but what others have counted.
 
         Args:
             counts_first: whether :meth:`count` may leave it to a second look to note where the lines are; not
                 where reading a file again is slow.
+            path: tells files apart, of all runs. ``None`` if nobody else looks at this one.
+            edition: changes before something that was in the file may be written over: what was counted under
+                another one does not count.
         """
         self._counts_first = counts_first
-        self._forget()
+        self._path = path
+        self._edition = edition
+        self._counted: _Counted | None = None
+        self._forget_offsets()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Scan everything anew the next time, and let others do so."""
+        self._counted = None
+        _counts.pop(self._path, None)
+        self._forget_offsets()
+
+    def _forget_offsets(self) -> None:
         self._offsets = np.zeros(1, np.int64)  # where lines begin: at 0 and behind each terminator
         self._scanned = 0
         self._file: object = None
         self._end = b""  # the last bytes that were scanned
 
     def count(self, blob: Blob) -> tuple[int, int]:
-        """Count the lines: the first time without noting where they are, which takes a fraction of the time.
+        """Count the lines: those that nobody has counted yet.
+
+        Unless :meth:`update` has noted where they are, this does not either: it takes a fraction of the time.
 
         Returns:
             How many lines there are, as :meth:`update` has it, and where the last of them ends.
         """
-        if self._counts_first:
-            self._counts_first = False
-            return _count(blob)
-        offsets = self.update(blob)
-        return len(offsets) - 1, int(offsets[-1])
+        if not self._counts_first or self._scanned:
+            offsets = self.update(blob)
+            return len(offsets) - 1, int(offsets[-1])
+        counted, scanned = _count(blob, self._known(blob))
+        if counted is None:
+            offsets = _with_carriage_returns(blob)
+            return len(offsets) - 1, int(offsets[-1])
+        self._counted = counted
+        if self._path is not None and blob.file is not None:
+            if len(_counts) >= _MOST:
+                _counts.clear()
+            _counts[self._path] = counted
+        return _without_torn_end(blob, counted, scanned)
+
+    def _known(self, blob: Blob) -> _Counted:
+        of = blob.file, self._edition
+        known = self._counted or (None if blob.file is None else _counts.get(self._path))
+        if known is not None and known.of == of:
+            length = len(known.tail)
+            if blob.file is None or blob.read(known.end - length, length) == known.tail:
+                return known
+        return _Counted(of)
 
     def update(self, blob: Blob) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Scan what was appended since the last call.
@@ -114,7 +169,7 @@ class LineIndex:
         if blob.file is not None:
             known = self._end
             if blob.file != self._file or blob.read(self._scanned - len(known), len(known)) != known:
-                self._forget()
+                self._forget_offsets()
             self._file = blob.file
         offsets, scanned, end = [self._offsets], self._scanned, self._end
         while scanned < blob.size:
@@ -154,21 +209,30 @@ def last_lines(blob: Blob, end: int, count: int) -> bytes | None:
         length *= 16
 
 
-def _count(blob: Blob) -> tuple[int, int]:
-    lines = end = at = 0
+def _count(blob: Blob, known: _Counted) -> tuple[_Counted | None, int]:
+    """Go on with counting; ``None`` if not all lines end with LF alone. Also return how far the file was read."""
+    of, lines, end, tail = known
+    at, before = end, tail
     while at < blob.size:
         chunk = blob.read(at, min(_COUNT_CHUNK, blob.size - at))
         if not chunk:
             break
         if _CR in chunk:
-            offsets = _with_carriage_returns(blob)
-            return len(offsets) - 1, int(offsets[-1])
+            return None, at
         if found := int(np.count_nonzero(np.frombuffer(chunk, np.uint8) == _LF[0])):
             lines += found
-            end = at + chunk.rindex(_LF) + 1
+            behind = chunk.rindex(_LF) + 1
+            end = at + behind
+            tail = (before + chunk[max(0, behind - _TAIL) : behind])[-_TAIL:]
         at += len(chunk)
-    if end < at:
-        return (lines + 1, at) if is_valid(blob.read(end, at - end)) else (lines, end)
+        before = (before + chunk[-_TAIL:])[-_TAIL:]
+    return _Counted(of, lines, end, tail), at
+
+
+def _without_torn_end(blob: Blob, counted: _Counted, size: int) -> tuple[int, int]:
+    _, lines, end, _ = counted
+    if end < size:
+        return (lines + 1, size) if is_valid(blob.read(end, size - end)) else (lines, end)
     if lines:
         last = last_lines(blob, end, 1)
         if last is None:  # very long, or the file changes

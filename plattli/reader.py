@@ -582,7 +582,9 @@ class Reader:
 
     def _line_index(self, name: str) -> LineIndex:
         if name not in self._lines:
-            self._lines[name] = LineIndex(counts_first=not self._is_remote)
+            # writers publish another manifest before they write over what a column has
+            path = None if self._stamp is None else (self.root, name)
+            self._lines[name] = LineIndex(counts_first=not self._is_remote, path=path, edition=self._stamp)
         return self._lines[name]
 
     @property
@@ -636,6 +638,8 @@ class Reader:
                 # perhaps a file was cut or replaced, and has lines elsewhere now
                 again = isinstance(error, UnstableRunError) or (bool(self._lines) and failure is None)
                 failure = error
+                for lines in self._lines.values():
+                    lines.forget()
                 self._lines.clear()
                 if isinstance(self._hot, LazyHotRows):
                     self._hot, again = None, True  # it is read otherwise the next time

@@ -58,8 +58,8 @@ def test_counting_and_looking_from_the_end(parts, end, tail, wanted):
         assert last == blob.data[offsets[-1 - wanted] : stop]
 
 
-def test_a_second_count_notes_where_the_lines_are(monkeypatch):
-    """The first one does not; and neither does a count in pieces lose a line."""
+def test_counting_goes_on_where_it_ended(monkeypatch):
+    """And neither does a count in pieces lose a line."""
     monkeypatch.setattr(_jsonlines, "_COUNT_CHUNK", 3)
     monkeypatch.setattr(_jsonlines, "_NEAR", 1)
     data = b"".join(b"%d\n" % n for n in range(200))
@@ -68,9 +68,96 @@ def test_a_second_count_notes_where_the_lines_are(monkeypatch):
     assert index.count(Bytes(data)) == (200, len(data))
     assert index.count(Bytes(data + b"7")) == (201, len(data) + 1)
     assert index.count(Bytes(data + b"7\n8\n[")) == (202, len(data) + 4)
+    index.update(Bytes(data))
+    assert index.count(Bytes(data + b"7\n8\n[")) == (202, len(data) + 4)
     assert _jsonlines.last_lines(Bytes(data), len(data), 150) == data[-550:]
     monkeypatch.setattr(_jsonlines, "_FAR", 8)
     assert _jsonlines.last_lines(Bytes(data), len(data), 150) is None
+
+
+class File(Bytes):
+    """Bytes of a file that may become another one."""
+
+    def __init__(self, data, file):
+        super().__init__(data)
+        self.file = file
+        self.was_read = 0
+
+    def read(self, offset, length):
+        self.was_read += max(0, min(length, self.size - offset))
+        return super().read(offset, length)
+
+
+#: what is written: whole lines, lines without a value, ends of all kinds, halves of a line
+pieces = ["1", "22", "null", '"a\u2028b"', "\n", "\n", "\n", "1\n", "22\n", "\r\n", "\r", " ", '{"k', "x\n"]
+writes = st.lists(st.sampled_from(pieces), max_size=9).map("".join)
+#: what happens to a file between two looks, and where
+changes = st.tuples(st.sampled_from(["append", "append", "cut", "replace"]), writes, st.integers(0, 9))
+
+
+@given(writes, st.lists(changes, max_size=6), st.integers(1, 7), st.integers(1, 40))
+def test_those_who_look_again_count_what_whoever_looks_first_counts(text, changed, chunk, tail):
+    """With an index that stays and with new ones: where a file grows, where it was cut, where it is another one."""
+    data, file, edition, path = text.encode(), 0, 0, "path"
+
+    def check(*indices):
+        parts = data.splitlines(keepends=True)
+        if parts and not _jsonlines.is_valid(parts[-1]):
+            parts.pop()
+        for one in (*indices, LineIndex(path=path, edition=edition)):
+            assert one.count(File(data, file)) == (len(parts), len(b"".join(parts)))
+        kept = _jsonlines._counts.get(path)
+        if kept is not None and kept.of == (file, edition) and b"\r" not in data:
+            assert kept == (kept.of, data.count(b"\n"), data.rfind(b"\n") + 1, data[: kept.end][-tail:])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_jsonlines, "_COUNT_CHUNK", chunk)
+        patch.setattr(_jsonlines, "_TAIL", tail)
+        patch.setattr(_jsonlines, "_counts", {})
+        index = LineIndex(path=path, edition=edition)
+        check(index)
+        for event, written, at in changed:
+            if event == "cut":
+                data = data[: len(data) * at // 9]
+                check(index)
+                edition += 1  # before anything is written over
+                index = LineIndex(path=path, edition=edition)
+            elif event == "replace":
+                data, file = b"", file + 1
+            data += written.encode()
+            check(index)
+
+
+def test_what_was_counted_is_not_read_again():
+    """Also by others; but under another edition, in another file or when it is to be forgotten."""
+    data = b"".join(b"%d\n" % n for n in range(100_000))
+
+    def looked(data=data, file=1, path="file", edition=1):
+        blob = File(data, file)
+        index = LineIndex(path=path, edition=edition)
+        assert index.count(blob) == (data.count(b"\n"), len(data))
+        return index, blob.was_read
+
+    for changed in ({}, {"file": 2}, {"path": "other"}, {"edition": 2}, {"data": data[:-6]}, {"data": b"1\n" + data}):
+        first, was_read = looked(path=f"file {changed}")
+        assert was_read > len(data)
+        _, was_read = looked(**{"path": f"file {changed}", **changed})
+        assert (was_read > len(data) - 9) == bool(changed)
+        _, was_read = looked(path=f"file {changed}", edition=3)
+        _, was_read = looked(path=f"file {changed}", edition=3, data=data + b"7\n")
+        assert was_read < 10_000
+        first.forget()
+        _, was_read = looked(path=f"file {changed}", edition=3)
+        assert was_read > len(data)
+
+
+def test_no_more_counts_are_kept_than_somebody_needs(monkeypatch):
+    """Not one for each file that there ever was."""
+    monkeypatch.setattr(_jsonlines, "_counts", {})
+    for path in range(2 * _jsonlines._MOST + 1):
+        LineIndex(path=path).count(File(b"1\n", 1))
+        assert path in _jsonlines._counts
+    assert len(_jsonlines._counts) <= _jsonlines._MOST
 
 
 @given(lines, st.data())

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from plattli import Reader
+from plattli import CompactingWriter, Reader
 from plattli.errors import MissingFileError, UnstableRunError
 from tests.test_plattli.byhand import append_hot, append_steps, append_values, pack, write_manifest
 
@@ -309,3 +309,64 @@ def test_reads_beside_a_writer(folder):
     assert reads > 10
     kept.close()
     excluded.close()
+
+
+# ---- readers that come and go ---------------------------------------------------------------------
+
+
+def last_of(root):
+    with Reader(root) as reader:
+        step, value = reader.metric("json", idx=-1)
+    return int(step), value
+
+
+def test_new_readers_read_what_was_appended(folder, monkeypatch):
+    """What a reader has counted in a column of JSON, the next one in the same process need not count again."""
+    write_manifest(folder, {"json": {"indices": [{"start": 0, "step": 1}], "dtype": "jsonl"}})
+    append_values(folder, "json", "jsonl", [{"n": n} for n in range(20_000)])
+    assert last_of(folder) == (19_999, {"n": 19_999})
+    was_read = 0
+    pread = os.pread
+
+    def counted(descriptor, length, offset):
+        nonlocal was_read
+        data = pread(descriptor, length, offset)
+        was_read += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    append_values(folder, "json", "jsonl", [1, 2])
+    assert last_of(folder) == (20_001, 2)
+    assert was_read < 20_000
+
+
+def test_a_run_that_is_cut_and_goes_on_with_lines_of_the_same_look(tmp_path):
+    """A manifest is published before anything is written over, so nothing that was counted before counts."""
+
+    def log(first, values):
+        run = CompactingWriter(tmp_path, step=first, hotsize=3, config={})
+        for value in values:
+            run.write({"json": value})
+            run.end_step()
+        run.drain()
+        assert last_of(tmp_path) == (first + len(values) - 1, values[-1])
+        run.close()
+
+    same = ["x" * 50] * 60
+    log(0, same)
+    log(1, ["two lines".ljust(103), *same])  # in as many bytes, so that others end where others ended
+    log(1, same)
+    log(20, same)
+
+
+def test_what_cannot_be_is_not_counted_on(folder):
+    """Somebody who edits a file in its place, keeping its size, is noticed at the latest when all of it is read."""
+    write_manifest(folder, {"json": {"indices": [{"start": 0, "step": 1}], "dtype": "jsonl"}})
+    append_values(folder, "json", "jsonl", [1] * 5_000)
+    assert last_of(folder) == (4_999, 1)
+    with (folder / "json.jsonl").open("r+b") as file:
+        file.write(b"1  \n")
+    with Reader(folder) as reader:
+        steps, values = reader.metric("json")
+    assert len(steps) == len(values) == 4_999
+    assert last_of(folder) == (4_998, 1)
