@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
+
+import pytest
+from hypothesis import HealthCheck, settings
 
 # a shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# a slow or busy machine is no reason to fail
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+#: What collecting the tests has loaded.
+COLLECTED = pytest.StashKey[frozenset[str]]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that load trackers last: a test that forks pays for all that is in memory."""
+    items.sort(key=lambda item: item.path.parent.name not in ("test_plattli", "test_loggers"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Take what is there for good: forked programs need not copy it because their garbage collector looks at it."""
+    gc.collect()
+    gc.freeze()
+    session.config.stash[COLLECTED] = frozenset(sys.modules)
+
+
+@pytest.fixture
+def collected(pytestconfig: pytest.Config) -> frozenset[str]:
+    """The modules that were there before the first test ran."""
+    return pytestconfig.stash[COLLECTED]

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import zarr
-
 from loggers.testing import Stored
+from tests.lazy import Lazy
 
+zarr = Lazy("zarr")
 #: One point: its step (``None`` if it has none), its value, its time.
 Point = tuple[int | None, float, str]
 

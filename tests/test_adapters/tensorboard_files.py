@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tests.lazy import Lazy
 
+tb = Lazy("tensorboard.backend.event_processing.event_accumulator", "tensorboard.compat.proto.event_pb2")
+hparams = Lazy("tensorboard.plugins.hparams.metadata")
 #: The names of TensorBoard's status codes.
 STATUSES = {0: "STATUS_UNKNOWN", 1: "STATUS_SUCCESS", 2: "STATUS_FAILURE", 3: "STATUS_RUNNING"}
 
@@ -27,7 +27,7 @@ class Files:
 
     def __init__(self, directory: Path) -> None:
         sizes = {"scalars": 0, "tensors": 0, "images": 0, "histograms": 0}
-        self._read = EventAccumulator(str(directory), size_guidance=sizes)
+        self._read = tb.EventAccumulator(str(directory), size_guidance=sizes)
         self._read.Reload()
 
     def tags(self) -> list[str]:
@@ -56,17 +56,17 @@ class Files:
 
     def params(self) -> dict[str, Any]:
         """Return what the HParams table gets."""
-        content = self._read.SummaryMetadata(hparams_metadata.SESSION_START_INFO_TAG).plugin_data.content
-        info = hparams_metadata.parse_session_start_info_plugin_data(content)
+        content = self._read.SummaryMetadata(hparams.SESSION_START_INFO_TAG).plugin_data.content
+        info = hparams.parse_session_start_info_plugin_data(content)
         return {name: getattr(value, value.WhichOneof("kind")) for name, value in info.hparams.items()}
 
     def status(self) -> str:
         """Return the status that the HParams table gets."""
         try:
-            metadata = self._read.SummaryMetadata(hparams_metadata.SESSION_END_INFO_TAG)
+            metadata = self._read.SummaryMetadata(hparams.SESSION_END_INFO_TAG)
         except KeyError:
             return STATUSES[0]
-        info = hparams_metadata.parse_session_end_info_plugin_data(metadata.plugin_data.content)
+        info = hparams.parse_session_end_info_plugin_data(metadata.plugin_data.content)
         return STATUSES[info.status]
 
 
@@ -75,7 +75,7 @@ def events(path: Path) -> list[Any]:
     data, found = path.read_bytes(), []
     while data:
         size = int.from_bytes(data[:8], "little")
-        found.append(Event.FromString(data[12 : 12 + size]))
+        found.append(tb.Event.FromString(data[12 : 12 + size]))
         data = data[size + 16 :]
     return found
 

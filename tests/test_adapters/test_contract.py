@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
 
 from adapters import MetricsGroupLogger, TeeLogger, TensorBoardLogger, WandbLogger
 from loggers import JSONLogger, PlattliLogger
 from loggers.testing import LoggerContract, Stored
+from tests.lazy import Lazy
 from tests.test_adapters.metrics_groups import ByHand
 from tests.test_adapters.replicas import wait_for
 from tests.test_adapters.tensorboard_files import Files
@@ -22,6 +22,7 @@ from tests.test_adapters.wandb_files import find_runs
 from tests.test_loggers.test_contract import TestRecordingLogger as RecordingContract
 from tests.test_loggers.test_contract import json_run, plattli_run
 
+hparams = Lazy("tensorboard.plugins.hparams.metadata")
 
 class TestTensorBoardLogger(LoggerContract):
     """Read with TensorBoard's accumulator, which shows every event there is."""
@@ -141,7 +142,7 @@ def tensorboard_run(directory: Path) -> Stored:
         return found
     files = BoardFiles(directory)
     found.metrics = {tag: files.scalars(tag) for tag in files.tags()}
-    if SESSION_START_INFO_TAG in files.text_tags():
+    if hparams.SESSION_START_INFO_TAG in files.text_tags():
         found.params, found.status = files.params(), files.status()
     for tag in files.text_tags():
         if tag == "tags":

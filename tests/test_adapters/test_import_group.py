@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zarr
 
 from adapters import MetricsGroupLogger
 from loggers import replay
+from tests.lazy import Lazy
 from tests.test_adapters.imported import about, imported, points, write_run
 
+zarr = Lazy("zarr")
 
 @pytest.mark.parametrize("end", ["completed", "interrupted"])
 def test_a_round_trip_keeps_what_a_group_does(tmp_path: Path, end: str) -> None:

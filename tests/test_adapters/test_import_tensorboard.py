@@ -8,24 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorboardX
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.plugins.hparams import summary_v2 as hparams
-from tensorboard.summary import Writer
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
-from tensorboard.util import tensor_util
 
 from adapters import TensorBoardLogger
 from adapters.importers.finding import find_sources
 from adapters.importers.importing import import_run
 from adapters.importers.items import Options
 from loggers import names, replay
+from tests.lazy import Lazy
 from tests.test_adapters.imported import about, as_float32, imported, points, write_run
 
+tb = Lazy(
+    *(f"tensorboard.compat.proto.{name}_pb2" for name in ("event", "summary", "tensor")),
+    "tensorboard.plugins.hparams.summary_v2",
+    "tensorboard.summary",
+    "tensorboard.summary.writer.event_file_writer",
+    "tensorboard.util.tensor_util",
+)
+tensorboardX = Lazy("tensorboardX")
 
 @pytest.mark.parametrize(
     ("end", "held"),
@@ -53,13 +54,13 @@ def test_a_round_trip_keeps_what_float32_does(
     assert said["left_out"] == {"images": 1}
 
 
-def scalar(tag: str, value: float, **more: Any) -> Summary:
-    return Summary(value=[Summary.Value(tag=tag, simple_value=value, **more)])
+def scalar(tag: str, value: float, **more: Any) -> tb.Summary:
+    return tb.Summary(value=[tb.Summary.Value(tag=tag, simple_value=value, **more)])
 
 
-def write(folder: Path, *events: Event, name: str = "a") -> Path:
+def write(folder: Path, *events: tb.Event, name: str = "a") -> Path:
     """Write events with TensorBoard's own writer, one file that sorts by its name."""
-    writer = EventFileWriter(str(folder), filename_suffix=f".{name}")
+    writer = tb.EventFileWriter(str(folder), filename_suffix=f".{name}")
     for event in events:
         writer.add_event(event)
     writer.close()
@@ -67,12 +68,12 @@ def write(folder: Path, *events: Event, name: str = "a") -> Path:
     return file.rename(folder / f"events.out.tfevents.{ord(name[0])}.{name}")
 
 
-def at(step: int, summary: Summary, *, time: float | None = None) -> Event:
-    return Event(step=step, wall_time=1.7e9 + step if time is None else time, summary=summary)
+def at(step: int, summary: tb.Summary, *, time: float | None = None) -> tb.Event:
+    return tb.Event(step=step, wall_time=1.7e9 + step if time is None else time, summary=summary)
 
 
-def start(step: int) -> Event:
-    return Event(step=step, wall_time=1.7e9, session_log=SessionLog(status=SessionLog.START))
+def start(step: int) -> tb.Event:
+    return tb.Event(step=step, wall_time=1.7e9, session_log=tb.SessionLog(status=tb.SessionLog.START))
 
 
 def test_one_event_per_scalar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,15 +99,15 @@ def test_one_event_per_scalar(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_scalars_as_tensors(tmp_path: Path) -> None:
     """What ``tensorboard.summary.Writer`` and TensorFlow 2 write, and what only some loaders show: exact there."""
-    writer = Writer(str(tmp_path / "tb"))
+    writer = tb.Writer(str(tmp_path / "tb"))
     for step in range(3):
         writer.add_scalar("train/loss", 0.1 * step, step, wall_time=1.7e9 + step)
     writer.close()
-    scalars = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+    scalars = tb.SummaryMetadata(plugin_data=tb.SummaryMetadata.PluginData(plugin_name="scalars"))
 
-    def value(tag: str, number: Any, metadata: Any = None) -> Summary:
-        tensor = tensor_util.make_tensor_proto(number)
-        return Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=metadata)])
+    def value(tag: str, number: Any, metadata: Any = None) -> tb.Summary:
+        tensor = tb.make_tensor_proto(number)
+        return tb.Summary(value=[tb.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)])
 
     write(
         tmp_path / "tb",
@@ -131,27 +132,27 @@ def test_scalars_as_tensors(tmp_path: Path) -> None:
 
 def test_texts_params_and_what_a_run_has_no_place_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Texts are values; hparams are params, the first ones; histograms and pictures are counted."""
-    text = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-    histograms = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="histograms"))
+    text = tb.SummaryMetadata(plugin_data=tb.SummaryMetadata.PluginData(plugin_name="text"))
+    histograms = tb.SummaryMetadata(plugin_data=tb.SummaryMetadata.PluginData(plugin_name="histograms"))
 
-    def strings(tag: str, value: Any) -> Summary:
-        tensor = tensor_util.make_tensor_proto(value)
-        return Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=text)])
+    def strings(tag: str, value: Any) -> tb.Summary:
+        tensor = tb.make_tensor_proto(value)
+        return tb.Summary(value=[tb.Summary.Value(tag=tag, tensor=tensor, metadata=text)])
 
     write(
         tmp_path / "tb",
-        at(0, hparams.hparams_pb({"lr": 0.5, "layers": 3, "opt": "adam", "deep": True}, trial_id="t")),
-        at(0, hparams.hparams_pb({"lr": 9.0}, trial_id="t")),
+        at(0, tb.hparams_pb({"lr": 0.5, "layers": 3, "opt": "adam", "deep": True}, trial_id="t")),
+        at(0, tb.hparams_pb({"lr": 9.0}, trial_id="t")),
         at(4, strings("notes", "*ünï*")),
         at(5, strings("notes", ["a", "b"])),
         at(5, strings("other/report", "text of any kind")),
-        at(5, Summary(value=[Summary.Value(tag="h", histo=HistogramProto(min=0, max=1))])),
-        at(5, Summary(value=[Summary.Value(tag="h2", tensor=tensor_util.make_tensor_proto(np.ones((2, 3))),
+        at(5, tb.Summary(value=[tb.Summary.Value(tag="h", histo=tb.HistogramProto(min=0, max=1))])),
+        at(5, tb.Summary(value=[tb.Summary.Value(tag="h2", tensor=tb.make_tensor_proto(np.ones((2, 3))),
                                            metadata=histograms)])),
-        at(5, Summary(value=[Summary.Value(tag="v", tensor=tensor_util.make_tensor_proto(np.ones(3)))])),
-        at(5, Summary(value=[Summary.Value(tag="i", image=Summary.Image(encoded_image_string=b"x"))])),
-        at(5, Summary(value=[Summary.Value(tag="odd", tensor=TensorProto(dtype=21))])),
-        Event(step=0, wall_time=1.0, graph_def=b"graph"),
+        at(5, tb.Summary(value=[tb.Summary.Value(tag="v", tensor=tb.make_tensor_proto(np.ones(3)))])),
+        at(5, tb.Summary(value=[tb.Summary.Value(tag="i", image=tb.Summary.Image(encoded_image_string=b"x"))])),
+        at(5, tb.Summary(value=[tb.Summary.Value(tag="odd", tensor=tb.TensorProto(dtype=21))])),
+        tb.Event(step=0, wall_time=1.0, graph_def=b"graph"),
         at(-1, scalar("loss", 1.0)),
     )  # fmt: skip
     (said,) = imported(tmp_path / "tb", tmp_path / "run", capsys=capsys)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 
 from adapters import MetricsGroupLogger, TeeLogger
 from adapters.backends.metrics_group import CorruptGroupError, NoGroupError, densify, open_group
@@ -31,8 +30,10 @@ from loggers.errors import (
     StepError,
 )
 from tests.faults import failing_disk
+from tests.lazy import Lazy
 from tests.test_adapters.metrics_groups import ByHand
 
+zarr = Lazy("zarr")
 ROOT = Path(__file__).parents[2]
 
 

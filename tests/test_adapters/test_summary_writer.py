@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import tensorboardX
 
 import loggers
 from adapters import SummaryWriterLogger, TeeLogger, TensorBoardLogger
 from loggers import JSONLogger, PlattliLogger, TrainingSession
 from loggers.errors import LoggerError, LoggerFinishedError, MetricValueError, RecordError
 from loggers.testing import LoggerContract, Stored
+from tests.lazy import Lazy
 from tests.test_adapters.tensorboard_files import Files
 from tests.test_adapters.test_contract import tensorboard_run
 
+tensorboardX = Lazy("tensorboardX")
 ROOT = Path(__file__).parents[2]
 #: A writer calls its file by the second in which it began, and overwrites another of the same second.
 _numbers = itertools.count()

@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
-from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 
 from adapters.backends import _tfevents
 from adapters.backends.tensorboard import TensorBoardLogger
@@ -36,8 +34,10 @@ from loggers.errors import (
     StatusError,
     StepError,
 )
+from tests.lazy import Lazy
 from tests.test_adapters.tensorboard_files import Files, events
 
+custom_scalars = Lazy("tensorboard.plugins.custom_scalar.metadata", "tensorboard.plugins.custom_scalar.layout_pb2")
 ROOT = Path(__file__).parents[2]
 
 
@@ -1045,7 +1045,7 @@ def test_a_run_that_cannot_begin_can_begin_later(run: Path) -> None:
 def charts(run: Path) -> list[list[str]]:
     """Return the titles of each layout that is in the files, oldest first."""
     files = Accumulator(run)
-    layouts = [Layout.FromString(text) for text in files.strings(CONFIG_SUMMARY_TAG)]
+    layouts = [custom_scalars.Layout.FromString(text) for text in files.strings(custom_scalars.CONFIG_SUMMARY_TAG)]
     return [[chart.title for category in layout.category for chart in category.chart] for layout in layouts]
 
 

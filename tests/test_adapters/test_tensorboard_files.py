@@ -13,16 +13,16 @@ import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from adapters.backends import _tfevents, _tfproto
+from tests.lazy import Lazy
 from tests.test_adapters.tensorboard_files import events
 
+tb = Lazy("tensorboard.backend.event_processing.event_file_loader", "tensorboard.summary.writer.record_writer")
 
 def records(path: Path) -> list[bytes]:
     """Return the records of a file, their checksums verified by TensorBoard."""
-    return list(RawEventFileLoader(str(path)).Load())
+    return list(tb.RawEventFileLoader(str(path)).Load())
 
 
 def row(step: int) -> bytes:
@@ -55,7 +55,7 @@ class Sink:
 def test_records_are_those_of_tensorboards_own_writer(payloads: list[bytes]) -> None:
     """Byte for byte, checksums included."""
     sink = Sink()
-    writer = RecordWriter(sink)
+    writer = tb.RecordWriter(sink)
     frame = _tfevents.framer(google_crc32c.value)
     ours = b""
     for payload in payloads:

@@ -13,18 +13,23 @@ from hypothesis import strategies as st
 
 from adapters.backends import _markdown
 
-with warnings.catch_warnings():
-    # TensorBoard carries a copy of html5lib that warns about itself when it is imported
-    warnings.filterwarnings("ignore", "html5lib's sanitizer is deprecated", DeprecationWarning)
-    from tensorboard.plugin_util import markdown_to_safe_html
-
 # printable, without the blanks at the ends that no code span can show
 WORDS = st.text(st.characters(exclude_categories=("C", "Z")) | st.just(" "), min_size=1).map(str.strip).filter(bool)
 
 
+def rendered(markdown: str) -> str:
+    """Return the HTML that TensorBoard shows."""
+    with warnings.catch_warnings():
+        # TensorBoard carries a copy of html5lib that warns about itself when it is imported
+        warnings.filterwarnings("ignore", "html5lib's sanitizer is deprecated", DeprecationWarning)
+        from tensorboard.plugin_util import markdown_to_safe_html
+
+    return str(markdown_to_safe_html(markdown))
+
+
 def cells(markdown: str) -> list[list[str]]:
     """Return the text of each cell of a rendered table, without the head."""
-    rows = re.findall(r"<tr>(.*?)</tr>", markdown_to_safe_html(markdown), re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", rendered(markdown), re.DOTALL)
     found = [re.findall(r"<td>(.*?)</td>", row, re.DOTALL) for row in rows[1:]]
     return [[html.unescape(re.sub(r"</?code>", "", cell)) for cell in row] for row in found]
 
@@ -46,14 +51,14 @@ def test_other_params_are_spelled_as_json(value: object, shown: str) -> None:
 
 def test_tags_are_a_list_with_values() -> None:
     """A tag that is only there is only named."""
-    rendered = markdown_to_safe_html(_markdown.tags_list({"a": True, "b": 3}))
-    assert re.findall("<li>(.*)</li>", rendered) == ["<code>a</code>", "<code>b</code>: <code>3</code>"]
+    tags = rendered(_markdown.tags_list({"a": True, "b": 3}))
+    assert re.findall("<li>(.*)</li>", tags) == ["<code>a</code>", "<code>b</code>: <code>3</code>"]
 
 
 def test_data_is_a_block_that_can_be_parsed() -> None:
     """Nested data is rendered as one block of JSON."""
     data = {"a": [1, {"b": "`ü`"}]}
-    block = re.search(r"<code>(.*)</code>", markdown_to_safe_html(_markdown.free_form(data)), re.DOTALL)
+    block = re.search(r"<code>(.*)</code>", rendered(_markdown.free_form(data)), re.DOTALL)
     assert block is not None
     assert json.loads(html.unescape(block[1])) == data
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from PIL import Image
 
 from adapters.backends._font import draw
 from adapters.backends._picture import Picture, confusion_picture, encode_png
+from tests.lazy import Lazy
 
+Image = Lazy("PIL.Image")
 PRINTABLE = string.digits + string.ascii_letters + string.punctuation
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorboard.compat.proto.event_pb2 import Event
 
 from adapters.backends._series import Series
+from tests.lazy import Lazy
 
+tb = Lazy("tensorboard.compat.proto.event_pb2")
 ROWS = st.lists(
     st.tuples(
         st.dictionaries(st.sampled_from("abcd"), st.sampled_from((1.0, 2.0, math.nan)), min_size=1),
@@ -57,7 +58,7 @@ def test_an_encoder_serves_all_rows_of_its_shape() -> None:
     encoder = series.encoder({"a": 1.0, "b": 2.0})
     assert series.encoder({"a": 3.0, "b": 4.0}) is encoder
     assert series.encoder({"b": 1.0, "a": 2.0}) is not encoder
-    event = Event.FromString(encoder.event((5.0, 6.0), 0, 0.0))
+    event = tb.Event.FromString(encoder.event((5.0, 6.0), 0, 0.0))
     values = [(value.tag, value.simple_value) for value in event.summary.value]
     assert values == [("data/a", 5.0), ("data/b", 6.0)]
 

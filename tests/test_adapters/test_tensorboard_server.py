@@ -13,14 +13,15 @@ from urllib.error import HTTPError
 
 import numpy as np
 import pytest
-from PIL import Image
-from tensorboardX import SummaryWriter
 
 import loggers
 from adapters.backends.tensorboard import TensorBoardLogger
 from loggers.contract import JSON
+from tests.lazy import Lazy
 from tests.test_adapters.tensorboard_files import Files, Server, poll, serve
 
+Image = Lazy("PIL.Image")
+tensorboardX = Lazy("tensorboardX")
 FAST = {"fast": True, "python": False}
 RUNS = [
     *("after", "before", "complete", "deep/complete", "late", "resumed", "second", "slow", "texts", "texts differ"),
@@ -221,7 +222,7 @@ AFTER = expected([*map(float, range(20)), *(10.0 * step for step in range(20, 25
 
 def write_through_a_writer(run: Path) -> None:
     """Write a run through a SummaryWriter that its owner uses as well."""
-    with contextlib.closing(SummaryWriter(str(run))) as writer:
+    with contextlib.closing(tensorboardX.SummaryWriter(str(run))) as writer:
         loggers.log_params(writer, {"lr": 0.4})
         for step in range(5):
             loggers.log_metrics(writer, {"loss": float(step)}, step=step)

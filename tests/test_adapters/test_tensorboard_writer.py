@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
 
 from adapters import TensorBoardLogger
 from adapters.backends._tfwriter import RunWriter
 from loggers import backend
 from loggers.errors import MetricNameError, MetricValueError, RunExistsError, StepError
+from tests.lazy import Lazy
 from tests.test_adapters.tensorboard_files import Files
 
+tb = Lazy("tensorboard.compat.proto.event_pb2", "tensorboard.compat.proto.summary_pb2")
+Image = Lazy("PIL.Image")
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
@@ -170,7 +170,7 @@ def test_what_is_no_histogram_is_named(run: Path, writer: RunWriter, values: Any
 
 def test_any_other_event_can_be_written(run: Path, writer: RunWriter) -> None:
     """As a message or as its bytes, with its own step and time."""
-    event = Event(step=4, wall_time=2.0, summary=Summary(value=[Summary.Value(tag="a", simple_value=0.5)]))
+    event = tb.Event(step=4, wall_time=2.0, summary=tb.Summary(value=[tb.Summary.Value(tag="a", simple_value=0.5)]))
     writer.add_event(event)
     event.step = 5
     writer.add_event(event.SerializeToString())

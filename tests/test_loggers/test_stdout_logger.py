@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from loggers import StdoutLogger, TrainingSession
-from loggers._live import LiveTable
 from loggers.errors import LoggerError, LoggerFinishedError, MetricValueError
 
 ROOT = Path(__file__).parents[2]
@@ -187,6 +186,8 @@ def test_the_table_has_to_have_its_package(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_time_that_is_left_is_of_this_attempt() -> None:
     """A resumed training begins at its step: those before say nothing about its speed. Pictures are some time apart."""
+    from loggers._live import LiveTable
+
     now = [100.0]
     stream = io.StringIO()
     table = LiveTable(1000, stream, clock=lambda: now[0])

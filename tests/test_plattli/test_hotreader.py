@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -137,7 +136,8 @@ def test_big_logs_read_for_one_metric(rows, ascii, separators, tail, split):
     for step, row in rows:
         rest = json.dumps(row, ensure_ascii=ascii, separators=separators)[1:]
         lines.append(f'{{"step":{step}{"," if row else ""}{rest}\n')
-    with tempfile.TemporaryDirectory() as root, mock.patch.object(_hotreader, "_BIG", 0):
+    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_hotreader, "_BIG", 0)
         folder = Path(root)
         (folder / "hot.compacting.jsonl").write_text("".join(lines[:split]))
         (folder / "hot.jsonl").write_text("".join(lines[split:]) + tail)

@@ -12,11 +12,8 @@ import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
-import fsspec
 import numpy as np
 import pytest
-import s3fs
-from moto.server import ThreadedMotoServer
 
 from plattli import CompactingWriter, Reader, _remote, is_run, resolve_run_dir
 from plattli._format import run_name
@@ -30,7 +27,9 @@ from plattli.errors import (
     UnknownMetricError,
 )
 from plattli.runinfo import run_info
+from tests.lazy import Lazy
 
+fsspec, s3fs, moto_server = Lazy("fsspec"), Lazy("s3fs"), Lazy("moto.server")
 # gcsfs, when it is imported, asks for this; else it looks up what kind of bucket it has over gRPC, in TLS
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
@@ -218,7 +217,7 @@ def test_what_is_a_url():
 @pytest.fixture(scope="module")
 def s3():
     """The options for a stand-in of S3 with a bucket ``runs``."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
