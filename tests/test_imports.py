@@ -63,7 +63,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }
 #: Other people's packages that only those who use them should have to load.
 HEAVY = (
-    "fsspec", "jax", "matplotlib", "mlflow", "pytest", "sklearn", "tensorboard", "torch", "trackio", "wandb", "zarr"
+    "fsspec", "jax", "matplotlib", "mlflow", "moto", "pytest", "rich", "sklearn", "tensorboard", "tensorboardX",
+    "torch", "trackio", "wandb", "zarr",
 )  # fmt: skip
 
 
@@ -183,6 +184,11 @@ def test_a_heavy_import_is_seen(tmp_path):
     (tmp_path / "torch.py").write_text("")
 
     assert loaded_by("import loggers, torch", tmp_path) == ["torch", "loggers"]
+
+
+def test_collecting_the_tests_is_light(collected):
+    """What a test module loads at its top is in every process that a test forks: see ``tests/lazy.py``."""
+    assert [name for name in HEAVY if name in collected] == ["pytest"]
 
 
 def test_every_exported_name_is_there():
