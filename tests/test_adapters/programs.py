@@ -17,7 +17,8 @@ def run(program: str, directory: Path, *, killed: bool = False) -> subprocess.Co
     """Run a program in a directory; it has to succeed, or to kill itself if ``killed``."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=directory, env={**os.environ, "PYTHONPATH": _ROOT}, capture_output=True, text=True, check=False, timeout=60,
+        cwd=directory, env={**os.environ, "PYTHONPATH": _ROOT}, capture_output=True, text=True, check=False,
+        timeout=240,
     )  # fmt: skip
     assert done.returncode == (-signal.SIGKILL if killed else 0), done.stderr
     return done

@@ -144,7 +144,7 @@ def points(path: Path) -> dict[str, list[tuple[int, Any]]]:
     return found
 
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 240.0
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -92,7 +92,7 @@ class Server:
 
     def fetch(self, path: str) -> bytes:
         """Return the bytes that a route answers."""
-        with urllib.request.urlopen(self._address + path, timeout=30) as reply:
+        with urllib.request.urlopen(self._address + path, timeout=240) as reply:
             return bytes(reply.read())
 
     def runs(self) -> list[str]:
@@ -165,7 +165,7 @@ class Server:
             data=json.dumps(question).encode(),
             headers={"content-type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=240) as reply:
             return json.loads(reply.read())
 
 
@@ -185,10 +185,10 @@ def serve(logdir: Path, log: Path, *, fast: bool) -> Iterator[Server]:
         yield server
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(240)
 
 
-def poll(answer: Any, seconds: float = 60) -> Any:
+def poll(answer: Any, seconds: float = 240) -> Any:
     """Return what ``answer()`` returns once that is true."""
     deadline = time.monotonic() + seconds
     while True:

@@ -23,7 +23,7 @@ def run(home: Path, script: str) -> None:
     env = {**kept, "HOME": str(home), "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline", "WANDB_SILENT": "true",
            "WANDB_ERROR_REPORTING": "false", "WANDB_BASE_URL": "http://127.0.0.1:9"}  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=home, env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=home, env=env, capture_output=True, text=True, timeout=240
     )
 
     assert done.returncode == 0, done.stderr

@@ -387,7 +387,7 @@ def server(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 def test_a_server_goes_away_and_comes_back(server: MLflowServer, tmp_path: Path) -> None:
     """Everything is there in the end: what waited in memory, and what a state took to another process."""
     many = {f"m{i}": i for i in range(1500)}
-    large = MLflowLogger(server.uri, experiment="more than a server takes at once", finish_timeout=30.0)
+    large = MLflowLogger(server.uri, experiment="more than a server takes at once", finish_timeout=240.0)
     large.log_metrics(many, step=1)
     large.log_params(dict(islice(many.items(), 150)))
     large.log_tags(dict(islice(many.items(), 150)))
@@ -396,7 +396,7 @@ def test_a_server_goes_away_and_comes_back(server: MLflowServer, tmp_path: Path)
     assert run.data.metrics == {f"train/{name}": value for name, value in many.items()}
     assert run.data.params == {f"m{i}": str(i) for i in range(150)}
     assert run.data.tags.items() >= run.data.params.items()
-    logger = MLflowLogger(server.uri, experiment="http", tags=["café"], finish_timeout=30.0)
+    logger = MLflowLogger(server.uri, experiment="http", tags=["café"], finish_timeout=240.0)
     logger.log_params({"lr": 0.1, "net": {"width": 64}})
     logger.log_metrics({"loss": math.inf, "top@5 (%)": 0.1}, step=1, epoch=1)
     logger.log_confusion([[1, 2], [3, 4]], ["a", "b"], epoch=1, context="validate")
@@ -418,12 +418,12 @@ def test_a_server_goes_away_and_comes_back(server: MLflowServer, tmp_path: Path)
     assert [operation[0] for operation in state["pending"]] == ["metrics"]
 
     server.start()
-    copy = MLflowLogger(server.uri, finish_timeout=30.0)
+    copy = MLflowLogger(server.uri, finish_timeout=240.0)
     copy.reattach(state)
     copy.logger_state()
     copy.log_metrics({"loss": -1.0}, step=9)
     copy.logger_state()
-    logger._finish_timeout = 30.0
+    logger._finish_timeout = 240.0
     logger.finish("interrupted")
     del copy
 

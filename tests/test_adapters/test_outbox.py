@@ -36,7 +36,7 @@ def receiver() -> Receiver:
     return Receiver()
 
 
-def outbox_of(receiver: Receiver, limit: int = 1000, most: int = 64, patience: float = 30.0) -> Outbox[int]:
+def outbox_of(receiver: Receiver, limit: int = 1000, most: int = 64, patience: float = 240.0) -> Outbox[int]:
     refusal: Callable[[Exception], bool] = lambda error: isinstance(error, ValueError)  # noqa: E731
     return Outbox(receiver.send, is_final=refusal, limit=limit, most=most, name="test", patience=patience)
 
@@ -109,7 +109,7 @@ def test_a_full_queue_waits_for_a_receiver_that_is_slow(receiver: Receiver) -> N
     outbox.put(1)
     with pytest.raises(Full):
         outbox.put(2)
-    outbox._patience = 30.0
+    outbox._patience = 240.0
     threading.Timer(0.01, receiver.open.set).start()
     outbox.put(2)
 
@@ -141,7 +141,7 @@ def test_closing_gives_up_after_a_while(receiver: Receiver) -> None:
     outbox.put(1)
 
     assert not outbox.close(0.05)
-    outbox._thread.join(5)
+    outbox._thread.join(60)
     assert not outbox._thread.is_alive()
     assert outbox.pending() == [1]
 
@@ -153,7 +153,7 @@ def test_it_may_be_closed_from_its_own_thread() -> None:
         lambda items: closed.append(outbox.close(None)), is_final=lambda error: True, limit=9, most=1, name="test"
     )
     outbox.put(1)
-    outbox._thread.join(5)
+    outbox._thread.join(60)
 
     assert not outbox._thread.is_alive()
     assert closed == [False]

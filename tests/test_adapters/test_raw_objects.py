@@ -39,7 +39,7 @@ def run(home: Path, script: str) -> str:
     env = {**kept, "HOME": str(home), "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline", "WANDB_SILENT": "true",
            "WANDB_ERROR_REPORTING": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}  # fmt: skip
     command = [sys.executable, "-c", PROGRAM + textwrap.dedent(script)]
-    done = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=240)
 
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -121,7 +121,7 @@ def test_a_child_that_is_forked_meanwhile_writes_and_hangs_on_nothing(tmp_path: 
 def fork(logger: Any) -> int:
     """Fork a child that logs and ends; one that hangs is ended by a signal."""
     if (pid := os.fork()) == 0:
-        signal.alarm(10)
+        signal.alarm(240)
         logger.log_metrics({"a": -1.0}, step=1, context="f0")
         logger.logger_state()
         os._exit(0)

@@ -175,7 +175,7 @@ def test_a_call_that_is_written_twice_is_there_once(tmp_path: Path) -> None:
 
 def test_a_state_can_carry_what_the_disk_did_not_take(tmp_path: Path) -> None:
     """A file of another's stands in the place of the database: nothing is lost, and one warning says so."""
-    logger = TrackioLogger(project_of(tmp_path), finish_timeout=30.0)
+    logger = TrackioLogger(project_of(tmp_path), finish_timeout=240.0)
     logger.log_metrics({"loss": 1.0}, step=1)
     logger.logger_state()
     database = storage(None).get_project_db_path(project_of(tmp_path))
@@ -194,9 +194,9 @@ def test_a_state_can_carry_what_the_disk_did_not_take(tmp_path: Path) -> None:
 
     database.rmdir()
     database.with_suffix(".away").rename(database)
-    logger._finish_timeout = 30.0
+    logger._finish_timeout = 240.0
     logger.finish("interrupted")
-    copy = TrackioLogger(project_of(tmp_path), finish_timeout=30.0)
+    copy = TrackioLogger(project_of(tmp_path), finish_timeout=240.0)
     copy.reattach(state)
     copy.finish("completed")
     found = trackio_runs.stored(project_of(tmp_path))

@@ -244,7 +244,7 @@ def test_offline_run_as_w_b_s_own_reader_sees_it(offline: Offline, tmp_path: Pat
     for attempt in offline.runs:
         command = [sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json", str(attempt.path)]
         env = environment(tmp_path)
-        answer = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, timeout=60, check=True)
+        answer = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, timeout=240, check=True)
         seen.append(json.loads(answer.stdout))
 
     assert [one["state"] for one in seen] == ["finished", "failed"]
@@ -287,12 +287,12 @@ def test_rows_survive_kill_9(tmp_path: Path) -> None:
         for step in range(50):
             lgr.log_metrics({"loss": step}, step=step)
         print("logged", flush=True)
-        time.sleep(60)
+        time.sleep(600)
         """
     with start(tmp_path, script) as process:
         assert process.stdout is not None
         logged = process.stdout.readline()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 240
         rows: list[dict[str, Any]] = []
         while len(rows) < 50 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -355,7 +355,7 @@ def test_a_dead_service_is_an_error_and_a_copy_goes_on(tmp_path: Path) -> None:
         for child in map(int, children.split()):
             if pathlib.Path(f"/proc/{child}/comm").read_text().startswith("wandb-core"):
                 os.kill(child, signal.SIGKILL)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 200
         told["log"] = None
         told["accepted"] = -1
         while told["log"] is None and time.monotonic() < deadline:
@@ -561,13 +561,13 @@ def test_an_interrupted_start_can_be_repeated(tmp_path: Path) -> None:
         lgr.finish("interrupted")
         """
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(30)
+        silent.settimeout(240)
         env = {"WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "WANDB_API_KEY": API_KEY}
         with start(tmp_path, script, **env, WANDB_ERROR_REPORTING="false") as process:
             connection, _ = silent.accept()  # the client has asked, and gets no answer
             with connection:
                 process.send_signal(signal.SIGINT)
-                out, err = process.communicate(timeout=60)
+                out, err = process.communicate(timeout=240)
 
     assert process.returncode == 0, err
     assert 'TOLD {"interrupted": true}' in out

@@ -95,7 +95,7 @@ def test_a_follower_uploads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for name, value in environment(tmp_path, **server.env(), WANDB_ERROR_REPORTING="false").items():
             monkeypatch.setenv(name, value)
         tracker = WandbLogger("p", run_id="teed", dir=tmp_path, mode="online")
-        tee = TeeLogger(PlattliLogger(tmp_path / "run"), tracker, finish_timeout=60.0, poll=0.05)
+        tee = TeeLogger(PlattliLogger(tmp_path / "run"), tracker, finish_timeout=240.0, poll=0.05)
         for step, loss in ((10, 0.5), (20, 0.25), (30, 0.75)):
             tee.log_metrics({"loss": loss}, step=step, context="validate")
             path = tmp_path / f"{step}.pt"

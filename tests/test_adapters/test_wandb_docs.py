@@ -23,7 +23,7 @@ def test_the_page_s_examples_print_what_it_says(tmp_path: Path) -> None:
             env=environment(tmp_path, **server.env(), WANDB_ERROR_REPORTING="false"),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         first = server.run("digits", "digits-1")

@@ -105,9 +105,9 @@ quick = dict.fromkeys([
     "x_file_stream_transmit_interval", "x_file_stream_retry_wait_min_seconds", "x_file_stream_retry_wait_max_seconds",
     "x_graphql_retry_wait_min_seconds", "x_graphql_retry_wait_max_seconds",
 ], 1) | {"x_file_stream_timeout_seconds": 2, "x_graphql_timeout_seconds": 2, "init_timeout": 2}
-tracker = WandbLogger("outage", run_id="it", mode="online", dir=directory, settings=quick, finish_timeout=20.0)
+tracker = WandbLogger("outage", run_id="it", mode="online", dir=directory, settings=quick, finish_timeout=200.0)
 tee = TeeLogger(
-    PlattliLogger(directory / "run"), tracker, poll=0.02, first_wait=0.05, longest_wait=0.2, finish_timeout=60.0
+    PlattliLogger(directory / "run"), tracker, poll=0.02, first_wait=0.05, longest_wait=0.2, finish_timeout=240.0
 )
 resume(tee, record)
 if record is None:
@@ -170,7 +170,7 @@ class Training:
 
     def end(self) -> None:
         """Let it finish."""
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=240)
         assert self.process.returncode == 0
 
 

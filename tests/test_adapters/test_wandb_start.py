@@ -251,9 +251,9 @@ def test_processes_share_a_run(home: Path) -> None:
             with start(home, second, **env) as two:
                 assert two.stdout is not None
                 assert two.stdout.readline() == "logged\n"
-                _, err = two.communicate("\n", timeout=60)
+                _, err = two.communicate("\n", timeout=240)
                 assert two.returncode == 0, err
-            out, err = one.communicate("\n", timeout=60)
+            out, err = one.communicate("\n", timeout=240)
         assert one.returncode == 0, err
         stored = server.run("p", "both")
 

@@ -54,7 +54,7 @@ def start(home: Path, script: str, *arguments: str, **env: str) -> Iterator[subp
 def run(home: Path, script: str, **env: str) -> dict[str, Any]:
     """Run a script to its end and return what it told."""
     with start(home, script, **env) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
 
     assert process.returncode == 0, err
     # the service may have its say on the same stdout, after the script
@@ -67,7 +67,7 @@ def sync(command: str, home: Path, **env: str) -> None:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     env = environment(home, PATH=path, WANDB_ERROR_REPORTING="false", **env)
     line = f"exec env {command}"  # no shell in between that would be killed in its stead
-    subprocess.run(line, shell=True, cwd=home, env=env, capture_output=True, timeout=60, check=True)
+    subprocess.run(line, shell=True, cwd=home, env=env, capture_output=True, timeout=240, check=True)
 
 
 def series(rows: list[dict[str, Any]], name: str, axis: str = "step") -> list[tuple[Any, Any]]:

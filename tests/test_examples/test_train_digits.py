@@ -48,7 +48,7 @@ METRICS = {
 def train(out: Path, *flags: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the program without trackers, check its exit code, and that nothing warned."""
     command = [*PROGRAM, "--out", str(out), "--tee", "none", *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == code, done.stderr
     assert "Warning" not in done.stderr
     return done
@@ -346,7 +346,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, number: int, code:
         assert p.stderr is not None
         assert "epoch 1 " in p.stderr.readline()  # so it is training
         p.send_signal(number)
-        _, errors = p.communicate(timeout=60)
+        _, errors = p.communicate(timeout=240)
     assert p.returncode == code, errors
     assert "Traceback" not in errors
     assert errors.splitlines()[-1].endswith(f"python -m examples.train_digits --out {out} --resume")
@@ -381,7 +381,7 @@ def test_missing_trackers_are_left_out(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()

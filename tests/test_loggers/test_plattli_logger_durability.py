@@ -36,7 +36,7 @@ class Syncs:
     def wait_for(self, file: str, size: int) -> str:
         """Return in which thread a file of (at least) that size was synced."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.files.get(file, (-1, ""))[0] >= size, timeout=60)
+            assert self._changed.wait_for(lambda: self.files.get(file, (-1, ""))[0] >= size, timeout=240)
             return self.files[file][1]
 
 
@@ -87,7 +87,7 @@ def test_a_disk_that_does_not_sync_is_told_once(tmp_path: Path, monkeypatch: pyt
     logger.log_metrics({"loss": 0.5}, step=1)
     syncs.failure = OSError(5, "Input/output error")
     logger.log_metrics({"loss": 0.5}, step=2)
-    assert both.wait(60)
+    assert both.wait(240)
     syncs.failure = None
     syncs.wait_for("hot.jsonl", (tmp_path / "run" / "plattli" / "hot.jsonl").stat().st_size)
     logger.finish("completed")

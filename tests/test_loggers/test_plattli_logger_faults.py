@@ -340,7 +340,7 @@ def test_lines_that_wait_are_written_at_the_exit(tmp_path: Path, how: str, kind:
     run = tmp_path / "run"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", EXIT, how, kind, run],
-        capture_output=True, text=True, check=False, timeout=60, cwd=ROOT,
+        capture_output=True, text=True, check=False, timeout=240, cwd=ROOT,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr

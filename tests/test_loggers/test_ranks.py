@@ -131,7 +131,7 @@ def launch(arguments, ranks, **more):
 
 def ends(processes):
     """Return what each process said, which must have ended well."""
-    said = [process.communicate(timeout=60) for process in processes]
+    said = [process.communicate(timeout=240) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), said
     return [out.strip() for out, _ in said]
 
@@ -169,7 +169,7 @@ if importlib.util.find_spec("torch") is not None:
             [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone",
              script, run, record, "40"],
             cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, check=False, timeout=120,
+            capture_output=True, text=True, check=False, timeout=240,
         )  # fmt: skip
 
         assert done.returncode == 0, done.stderr
@@ -208,7 +208,7 @@ def test_two_that_take_themselves_for_the_writer(tmp_path, second, tee):
     assert f"is being written by process {first.pid}" in said
     hint = f"RANK={second}: of several ranks one writes a run, so wrap the logger as rank_zero(logger), or give each"
     assert (hint in said) == (second != 0)
-    first.communicate("\n", timeout=60)
+    first.communicate("\n", timeout=240)
 
     assert first.returncode == 0
     assert stored(run)["train/loss"] == {step: step / 2 for step in range(1, 101)}
@@ -238,8 +238,8 @@ def test_a_spawned_process_gets_an_inert_logger(tmp_path, monkeypatch, begun):
     answers = context.Queue()
     child = context.Process(target=log_in_a_child, args=(lgr, answers))
     child.start()
-    count, said = answers.get(timeout=60)
-    child.join(60)
+    count, said = answers.get(timeout=240)
+    child.join(240)
     answers.close()
     answers.join_thread()
 

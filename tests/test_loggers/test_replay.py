@@ -165,7 +165,7 @@ def test_following_sees_every_line_once_and_ends_with_the_run(tmp_path: Path) ->
             logger.log_metrics({"loss": 1.0}, step=step - 40, context="validate")
             expected.setdefault("validate/loss", {})[step - 40] = 1.0
     logger.finish("completed")
-    follower.join(60)
+    follower.join(240)
 
     assert not follower.is_alive()
     found = points(tmp_path / "calls")
@@ -320,7 +320,7 @@ def test_repeats_while_it_is_followed_come_once_with_the_last_value(tmp_path: Pa
         logger.log_metrics({name: number}, step=step)
         expected[f"train/{name}", step] = number
     logger.finish("completed")
-    follower.join(60)
+    follower.join(240)
 
     assert not follower.is_alive()
     assert target.values == expected
@@ -394,7 +394,7 @@ def test_lag_is_lines_and_seconds(tmp_path: Path) -> None:
     assert lag(tmp_path / "run", Cursor()).lines == 16
     behind = lag(tmp_path / "run", cursor)
     assert behind.lines == 1
-    assert 94 <= behind.seconds < 94 + 60
+    assert 94 <= behind.seconds < 94 + 600
     assert lag(tmp_path / "run", everything(tmp_path / "run")) == (0, 0.0)
     lines = JSONLogger(tmp_path / "a.jsonl")
     for step in range(3):

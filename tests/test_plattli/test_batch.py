@@ -45,7 +45,7 @@ class Syncs:
             self.mine.append(name)
         else:
             self.waiting.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(240)
         self._fsync(fd)
 
 
@@ -86,7 +86,7 @@ def test_the_caller_waits_for_no_fsync(tmp_path: Path, syncs: Syncs) -> None:
         syncs.go_on.clear()
         for step in range(10, 50):
             append(writer, step, a=step / 3)
-        assert syncs.waiting.wait(60)
+        assert syncs.waiting.wait(240)
         append(writer, 50, a=1.0, b=2.0, c=Json("new"))
         for step in range(51, 60):
             append(writer, step, a=step / 3, d=step)
@@ -178,7 +178,7 @@ def test_the_thread_ends_with_its_writer(tmp_path: Path) -> None:
         # the last reference may be the running batch's: then the thread ends by itself
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and thread.name.startswith("plattli-compaction"):
-                thread.join(60)
+                thread.join(240)
         assert threads() == 0
     assert steps(tmp_path, "a") == list(range(30))
 

@@ -33,7 +33,7 @@ def program(*args: object, **options: object) -> subprocess.CompletedProcess[str
     """Run ``python -m plattli`` from the source tree."""
     command = [sys.executable, "-m", "plattli", *map(str, args)]
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
-        command, cwd=ROOT, text=True, stderr=subprocess.PIPE, timeout=60, **options
+        command, cwd=ROOT, text=True, stderr=subprocess.PIPE, timeout=240, **options
     )
 
 

@@ -494,7 +494,7 @@ def test_installed_as_a_program(experiment: Path) -> None:
     """The console script's function runs in a process of its own, and its exit code arrives."""
     code = "import sys; from plattli.convert import main; sys.exit(main())"
     command = [sys.executable, "-c", code, str(experiment), "--allow-rewinds", "-w", "1"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.endswith("done. exported 2 runs in-place\n")

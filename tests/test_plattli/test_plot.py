@@ -401,8 +401,8 @@ def in_a_terminal(run: Path, *args: str, **environment: str) -> tuple[int, str]:
     ) as process:
         os.close(theirs)
         pieces = []
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and select.select([ours], [], [], 60)[0]:
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline and select.select([ours], [], [], 240)[0]:
             try:
                 piece = os.read(ours, 65536)
             except OSError:  # the other end was closed

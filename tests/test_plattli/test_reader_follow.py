@@ -352,7 +352,7 @@ def test_a_writer_without_a_lock(folder):
     append_values(folder, "a", "i64", range(3))
     assert len(rest(Reader(folder).follow("a"))) == 3
 
-    pieces = Reader(folder).follow("a", poll=POLL, timeout=60)
+    pieces = Reader(folder).follow("a", poll=POLL, timeout=240)
     assert len(pairs(next(pieces))) == 3
     append_hot(folder, 3, {"a": 3})
     assert pairs(next(pieces)) == [(3, 3)]
@@ -398,7 +398,7 @@ def test_unknown_metrics(run):
 
 def test_a_folder_that_is_no_run_yet(folder):
     """A follower may begin before the writer has written anything."""
-    pieces = Reader(folder, kind="dir").follow("a", poll=POLL, timeout=60)
+    pieces = Reader(folder, kind="dir").follow("a", poll=POLL, timeout=240)
     with pytest.raises(MissingFileError):
         next(Reader(folder, kind="dir").follow("a"))
 
@@ -413,7 +413,7 @@ def test_damage_is_not_waited_for(folder):
     write_manifest(folder, {"a": {"indices": [{"start": 0, "step": 1}], "dtype": "x9"}})
 
     with pytest.raises(CorruptRunError, match="x9"):
-        next(Reader(folder).follow("a", timeout=60))
+        next(Reader(folder).follow("a", timeout=240))
 
 
 def test_closing(run):

@@ -69,7 +69,7 @@ def test_killed_process_has_died(tmp_path: Path) -> None:
         "run.write(loss=0.5)\n"
         "run.end_step()\n"
         "print('up', flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "a"), json.dumps(ABOUT)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
