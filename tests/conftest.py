@@ -33,8 +33,10 @@ COLLECTED = pytest.StashKey[frozenset[str]]()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests that load trackers and the like last: a test that forks pays for all that is in memory."""
     items.sort(
-        key=lambda item: item.path.parent.name not in ("test_plattli", "test_loggers")
-        or item.path.stem in ("test_plot", "test_reader_remote")
+        key=lambda item: (
+            item.path.parent.name not in ("test_plattli", "test_loggers")
+            or item.path.stem in ("test_plot", "test_reader_remote")
+        )
     )
 
 

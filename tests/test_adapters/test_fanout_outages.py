@@ -657,7 +657,8 @@ def test_a_follower_whose_output_cannot_be_written_tries_again_all_the_same(tmp_
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-P", "-m", "adapters.follower", str(files.job)]
         ended = subprocess.run(
-            command, stderr=full, stdout=full, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60
+            command, stderr=full, stdout=full, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            timeout=240,
         )
     state = files.load_state()
     assert state is not None
