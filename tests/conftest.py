@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -41,9 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Take what is there for good: forked programs need not copy it because their garbage collector looks at it."""
-    gc.collect()
-    gc.freeze()
+    """Note what is there before the first test runs."""
     session.config.stash[COLLECTED] = frozenset(sys.modules)
 
 
