@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,9 +42,3 @@ def ours() -> Iterator[Worker]:
 def readers(ours: Worker, reference: Worker) -> Readers:
     """Both Readers."""
     return Readers(ours, reference)
-
-
-@pytest.fixture
-def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill leaves what the operating system has; what the disk has does not matter then, and costs time."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)

@@ -15,8 +15,6 @@ from tests.interop.points import Points, added, before, highest_step, points
 from tests.interop.readers import Readers, is_inserting
 from tests.killing import every_kill
 
-pytestmark = pytest.mark.usefixtures("without_fsync")
-
 Rows = list[tuple[int, dict[str, Any]]]
 #: the reference takes so long to go on with a run that it does so after every so many operations only
 _CONTINUED_EVERY: Final = 1

@@ -24,9 +24,6 @@ from tests.test_loggers.test_plattli_logger_death import killed_after
 Acknowledge = Callable[[object], None]
 
 
-pytestmark = pytest.mark.usefixtures("without_fsync")
-
-
 def log_something(run: Path, acknowledge: Acknowledge, seed: int) -> None:
     """Log in all the ways there are: late, joined and repeated points, promotions, JSON, a resume, an end."""
     dice = random.Random(seed)
