@@ -104,7 +104,7 @@ directory, first, record = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.a
 quick = dict.fromkeys([
     "x_file_stream_transmit_interval", "x_file_stream_retry_wait_min_seconds", "x_file_stream_retry_wait_max_seconds",
     "x_graphql_retry_wait_min_seconds", "x_graphql_retry_wait_max_seconds",
-], 1) | {"x_file_stream_timeout_seconds": 2, "x_graphql_timeout_seconds": 2, "init_timeout": 2}
+], 1) | {"x_file_stream_timeout_seconds": 2, "x_graphql_timeout_seconds": 2, "init_timeout": 10}
 tracker = WandbLogger("outage", run_id="it", mode="online", dir=directory, settings=quick, finish_timeout=200.0)
 tee = TeeLogger(
     PlattliLogger(directory / "run"), tracker, poll=0.02, first_wait=0.05, longest_wait=0.2, finish_timeout=240.0
