@@ -11,6 +11,7 @@ from loggers.testing import Stored
 from tests.lazy import Lazy
 
 zarr = Lazy("zarr")
+
 #: One point: its step (``None`` if it has none), its value, its time.
 Point = tuple[int | None, float, str]
 

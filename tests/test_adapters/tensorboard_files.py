@@ -18,6 +18,7 @@ from tests.lazy import Lazy
 
 tb = Lazy("tensorboard.backend.event_processing.event_accumulator", "tensorboard.compat.proto.event_pb2")
 hparams = Lazy("tensorboard.plugins.hparams.metadata")
+
 #: The names of TensorBoard's status codes.
 STATUSES = {0: "STATUS_UNKNOWN", 1: "STATUS_SUCCESS", 2: "STATUS_FAILURE", 3: "STATUS_RUNNING"}
 

@@ -24,6 +24,7 @@ from tests.test_loggers.test_contract import json_run, plattli_run
 
 hparams = Lazy("tensorboard.plugins.hparams.metadata")
 
+
 class TestTensorBoardLogger(LoggerContract):
     """Read with TensorBoard's accumulator, which shows every event there is."""
 

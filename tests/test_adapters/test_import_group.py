@@ -14,6 +14,7 @@ from tests.test_adapters.imported import about, imported, points, write_run
 
 zarr = Lazy("zarr")
 
+
 @pytest.mark.parametrize("end", ["completed", "interrupted"])
 def test_a_round_trip_keeps_what_a_group_does(tmp_path: Path, end: str) -> None:
     """run -> MetricsGroupLogger -> run: numbers as float64, times, confusions, other values, params, tags, status."""

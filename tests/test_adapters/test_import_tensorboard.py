@@ -28,6 +28,7 @@ tb = Lazy(
 )
 tensorboardX = Lazy("tensorboardX")
 
+
 @pytest.mark.parametrize(
     ("end", "held"),
     [("completed", "completed"), ("early_stop", "completed"), ("error", "error"), ("interrupted", "error")],

@@ -20,6 +20,7 @@ from tests.test_adapters.tensorboard_files import events
 
 tb = Lazy("tensorboard.backend.event_processing.event_file_loader", "tensorboard.summary.writer.record_writer")
 
+
 def records(path: Path) -> list[bytes]:
     """Return the records of a file, their checksums verified by TensorBoard."""
     return list(tb.RawEventFileLoader(str(path)).Load())

@@ -21,6 +21,7 @@ from tests.test_adapters.tensorboard_files import Files
 tb = Lazy("tensorboard.compat.proto.event_pb2", "tensorboard.compat.proto.summary_pb2")
 Image = Lazy("PIL.Image")
 
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Return where a run shall be."""

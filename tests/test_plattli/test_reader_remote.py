@@ -30,6 +30,7 @@ from plattli.runinfo import run_info
 from tests.lazy import Lazy
 
 fsspec, s3fs, moto_server = Lazy("fsspec"), Lazy("s3fs"), Lazy("moto.server")
+
 # gcsfs, when it is imported, asks for this; else it looks up what kind of bucket it has over gRPC, in TLS
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
