@@ -181,6 +181,20 @@ def test_a_directory_that_cannot_be_made_yet(tmp_path: Path) -> None:
     assert about(run)["contexts"] == ["deep/er"]
 
 
+def remove(directory: Path) -> None:
+    """Remove it, whatever a compaction makes there anew meanwhile."""
+    while directory.exists():
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def put_back(directory: Path, run: Path) -> None:
+    """Give it its name again, whatever a compaction makes there meanwhile."""
+    while directory.exists():
+        remove(run)
+        with contextlib.suppress(OSError):
+            directory.rename(run)
+
+
 def test_a_directory_that_is_gone_for_a_while(tmp_path: Path) -> None:
     """Moved away and put back, with compactions in between."""
     run, away = tmp_path / "run", tmp_path / "away"
@@ -193,19 +207,12 @@ def test_a_directory_that_is_gone_for_a_while(tmp_path: Path) -> None:
         warnings.simplefilter("ignore", RuntimeWarning)
         for step in range(6, 40):
             logger.log_metrics({"loss": step / 4}, step=step)
-        shutil.rmtree(run, ignore_errors=True)
-        away.rename(run)
+        put_back(away, run)
         for step in range(40, 60):
             logger.log_metrics({"loss": step / 4}, step=step)
         logger.finish("completed")
 
     assert stored(run) == {"train/loss": {step: step / 4 for step in range(60)}}
-
-
-def remove(directory: Path) -> None:
-    """Remove it, whatever a compaction makes there anew meanwhile."""
-    while directory.exists():
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.mark.parametrize("lines_meanwhile", [1, 3, 30])
@@ -227,8 +234,7 @@ def test_a_directory_that_is_removed_and_put_back(tmp_path: Path, hotsize: int, 
         shutil.copytree(run, copy)
         remove(run)
         log(range(6, last))
-        remove(run)
-        copy.rename(run)
+        put_back(copy, run)
         log(range(last, 100))
         logger.finish("completed")
 
