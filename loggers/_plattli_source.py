@@ -105,7 +105,7 @@ class PlattliSource:
             left_out = False
             for lines in self._lines(reader, new, names):
                 # asked after reading: what may have been read before it was changed is left for the next look
-                revisions = _revisions.read(self._path, cursor.revision, begun=True)[0] if live else []
+                revisions = _revisions.read(self._path, cursor.revision, begun=True)[0]
                 if any(revision.after is not None for revision in revisions):
                     return
                 for revision in revisions:

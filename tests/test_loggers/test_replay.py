@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loggers import JSONLogger, PlattliLogger, _plattli_source, _revisions, replay
@@ -497,6 +497,7 @@ def test_whatever_becomes_of_a_run_its_last_values_arrive_once(
     check(target, training.stored)
 
 
+@example([(0, "train", "a"), *["look"] * 4, "resume", (0, "validate", "a"), "look", (0, "validate", "a")], Target)
 @settings(max_examples=250, deadline=None)
 @given(st.lists(DEEDS, max_size=80), st.sampled_from([Target, Rewinding]))
 @pytest.mark.filterwarnings("ignore:a resume has taken back", "ignore:run 'run' was resumed at")
