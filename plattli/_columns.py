@@ -387,9 +387,8 @@ class Column:
             return []
         return [self.path] if self.segments is not None else [self.path, self.indices_path]
 
-    @staticmethod
-    def _make_room(path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def _make_room(self, path: Path) -> None:
+        _fs.make_folders(path.parent, inside=self.root)
 
     # ---- changing stored rows ---------------------------------------------------------------------
 

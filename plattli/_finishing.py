@@ -58,7 +58,7 @@ def as_folder(run_root: Path, store: Store, hot: Hot, *, optimize: bool, config:
     endings = {name: column.ending(optimize=optimize) for name, column in store.columns.items()}
     new = {root / file: content for ending in endings.values() for file, content in ending.files.items()}
     for path, content in new.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _fs.make_folders(path.parent, inside=root)
         _fs.replace_file(path, content(), sync=False)
     directories = {path.parent for path in new}
     store.sync(*new, *directories)

@@ -216,6 +216,26 @@ def _temporary(path: Path) -> Path:
     return path.with_name(path.name + TMP_SUFFIX)
 
 
+def make_folders(folder: Path, *, inside: Path) -> None:
+    """Make a folder and those above it, inside of one that must be there: nothing is begun anew in its old place when
+    a run has been moved away.
+
+    Raises:
+        FileNotFoundError: there is no ``inside``.
+    """
+    if folder == inside:
+        return
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        if folder.parent == inside:
+            raise
+        make_folders(folder.parent, inside=inside)
+        folder.mkdir(exist_ok=True)
+
+
 def append_at(path: Path, offset: int, data: bytes | memoryview, *, sync: bool = False) -> None:
     """Write ``data`` at byte ``offset``, which is where the file's good content ends.
 

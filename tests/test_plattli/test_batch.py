@@ -227,3 +227,18 @@ def test_without_a_thread_the_caller_does_it(monkeypatch: pytest.MonkeyPatch) ->
     assert not batch.is_alive()
     assert len(done) == 1
     background.end()
+
+
+def test_a_batch_makes_no_folder_where_a_run_was(tmp_path: Path) -> None:
+    """It was moved away meanwhile; its rows wait in the log that moved with it."""
+    run, away = tmp_path / "run", tmp_path / "away"
+    with RowWriter(run, hotsize=100) as writer:
+        append(writer, 0, **{"some/folder/a": 1 / 3, "b": 1})
+        append(writer, 1, **{"some/folder/a": 2 / 3, "b": 2})
+        run.rename(away)
+        with pytest.raises(FileNotFoundError):
+            writer.drain()
+        assert not run.exists()
+        away.rename(run)
+        writer.drain()
+    assert steps(tmp_path / "run", "some/folder/a") == [0, 1]
