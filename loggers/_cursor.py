@@ -70,7 +70,14 @@ class Lag(NamedTuple):
 
 
 class Source(Protocol):
-    """A stored run that can be read again and again while it grows."""
+    """A stored run that can be read again and again while it grows.
+
+    Attributes:
+        complete: whether the last :meth:`calls` gave all that was there when it was asked; ``False`` if the run was
+            being changed meanwhile.
+    """
+
+    complete: bool
 
     def taken_back(self, cursor: Cursor) -> int | None:
         """Take out of the cursor what has another value by now; return the first step of what a resume cut, if any."""

@@ -19,6 +19,8 @@ _WINDOW: Final = 2000
 class JSONLinesSource:
     """The file of a :class:`~loggers.JSONLogger` as verb calls."""
 
+    complete = True
+
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise NotARunError(f"there is no JSON Lines file at {path}")

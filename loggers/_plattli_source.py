@@ -59,6 +59,7 @@ class PlattliSource:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.complete = True
         self._reader: Reader | None = None
         #: metric -> rows that it had when all of them had been delivered
         self._rows: dict[str, int] = {}
@@ -86,6 +87,7 @@ class PlattliSource:
 
     def calls(self, cursor: Cursor) -> Iterator[list[Call]]:
         """See :class:`Source`."""
+        self.complete = True
         live = is_written(self._path)  # asked before reading: what is read then is all there is
         reader = self._refreshed()
         if reader is None:
@@ -107,10 +109,12 @@ class PlattliSource:
                 # asked after reading: what may have been read before it was changed is left for the next look
                 revisions = _revisions.read(self._path, cursor.revision, begun=True)[0]
                 if any(revision.after is not None for revision in revisions):
+                    self.complete = False
                     return
                 for revision in revisions:
                     left_out |= _leave_out(lines, revision, names)
                 yield _ordered(lines, names)
+            self.complete &= not left_out
             if not held:
                 if not left_out:
                     self._rows = rows

@@ -95,12 +95,15 @@ def replay(
                 progress(cursor)  # what the logger has now is less than what was noted of it before
         for batch in source.calls(cursor):
             _deliver(batch, logger, source, cursor, progress)
-        if status is not None and finish and not cursor.finished:
-            verbs.finish(logger, status)
-            cursor.finished = True
+        over = last_look and status is None
+        if status is not None and source.complete:  # else a resume without this logger is changing the run
+            over = True
+            if finish and not cursor.finished:
+                verbs.finish(logger, status)
+                cursor.finished = True
         if progress is not None:
             progress(cursor)
-        if last_look or status is not None:
+        if over:
             return cursor
         stop.wait(poll)
 

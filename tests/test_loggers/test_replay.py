@@ -220,6 +220,37 @@ def test_what_comes_while_a_slow_logger_takes_its_lines_is_not_forgotten(
     assert points(tmp_path / "calls")["train/loss"] == [(step, step / 3) for step in range(500)]
 
 
+def test_a_resume_while_the_end_of_a_dead_run_is_read_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that goes on has no such replica: the follower of the dead one still delivers what it finds."""
+    dead, resumed = PlattliLogger(tmp_path / "run"), PlattliLogger(tmp_path / "run")
+    for step in range(6):
+        dead.log_metrics({"loss": step / 3}, step=step)
+    state = dead.logger_state()
+    for step in range(6, 10):
+        dead.log_metrics({"loss": step / 3}, step=step)
+    ended, taken_back = _plattli_source.PlattliSource.ended, _plattli_source.PlattliSource.taken_back
+
+    def die_before_it(source: _plattli_source.PlattliSource) -> str | None:
+        dead.backend().close()
+        return ended(source)
+
+    def cut_behind_it(source: _plattli_source.PlattliSource, cursor: Cursor) -> int | None:
+        first = taken_back(source, cursor)
+        if resumed.backend() is None:
+            resumed.reattach(state)
+        return first
+
+    monkeypatch.setattr(_plattli_source.PlattliSource, "ended", die_before_it)
+    monkeypatch.setattr(_plattli_source.PlattliSource, "taken_back", cut_behind_it)
+    replay(tmp_path / "run", FileLogger(tmp_path / "calls"), follow=True, poll=0.001)
+    resumed.finish("completed")
+
+    assert points(tmp_path / "calls")["train/loss"] == [(step, step / 3) for step in range(6)]
+    assert got(tmp_path / "calls")[-1] == ["finish", ["error"], {}]
+
+
 def test_a_follower_can_be_stopped(tmp_path: Path) -> None:
     """It delivers what is there, and does not finish the logger of a run that goes on."""
     logger = PlattliLogger(tmp_path / "run")
