@@ -92,14 +92,25 @@ class Background:
         self._batches.put(batch)
 
     def end(self) -> None:
-        """Return when all batches are over and the thread is gone; a later batch starts another one."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._batches.put(None)
-            # the thread itself comes here if it held the last reference to a writer
-            if thread is not threading.current_thread():
-                with contextlib.suppress(RuntimeError):  # Ctrl-C ended its start: it has no batch
-                    thread.join()
+        """Return when all batches are over and the thread is gone; a later batch starts another one.
+
+        When Ctrl-C ends the wait, the next call waits again: a thread that is at work is never forgotten.
+        """
+        thread = self._thread
+        if thread is None:
+            return
+        # the thread itself comes here if it held the last reference to a writer
+        elsewhere = thread is not threading.current_thread()
+        if elsewhere and thread.is_alive():
+            # a batch behind all others, because a join that Ctrl-C ends takes the thread for stopped
+            last = Batch(HotRows(), lambda rows: None)
+            self._batches.put(last)
+            last.join()
+        self._thread = None
+        self._batches.put(None)
+        if elsewhere:
+            with contextlib.suppress(RuntimeError):  # Ctrl-C ended its start: it has no batch
+                thread.join()
 
 
 def _serve(batches: SimpleQueue[Batch | None]) -> None:

@@ -146,6 +146,7 @@ def side_by_side(work: Callable[[_T], object], items: Iterable[_T], *, helpers: 
     """
     left = deque(items)
     failures: list[Exception] = []
+    busy: set[int] = set()
 
     def share() -> None:
         while left and not failures:
@@ -158,20 +159,36 @@ def side_by_side(work: Callable[[_T], object], items: Iterable[_T], *, helpers: 
             except Exception as error:
                 failures.append(error)
 
-    threads = [threading.Thread(target=share, daemon=True) for _ in range(min(helpers, _SYNCING))]
-    begun: list[threading.Thread] = []
+    def help_out(number: int) -> None:
+        busy.add(number)
+        try:
+            share()
+        finally:
+            busy.discard(number)
+
+    threads: list[threading.Thread] = []
+    interrupted: BaseException | None = None
     try:
-        for thread in threads:
-            thread.start()
-            begun.append(thread)
-    except RuntimeError:
-        pass  # a limit on threads, or the interpreter is going down: fewer do
-    try:
+        for number in range(min(helpers, _SYNCING)):
+            thread = threading.Thread(target=help_out, args=(number,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                break  # a limit on threads, or the interpreter is going down: fewer do
+            threads.append(thread)
         share()
-    finally:
-        left.clear()  # after Ctrl-C nobody begins anything more
-        for thread in begun:
+        for thread in threads:
             thread.join()
+    except BaseException as error:  # Ctrl-C
+        interrupted = error
+    left.clear()  # after Ctrl-C nobody begins anything more …
+    while busy:  # … but a join that it ends says nothing of who is at work
+        try:
+            time.sleep(0.001)
+        except BaseException as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
     if failures:
         raise failures[0]
 

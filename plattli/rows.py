@@ -581,8 +581,13 @@ class RowWriter:
         self._drain()
 
     def _drain(self) -> None:
+        self._hot.settle()
         self._fold()
-        self._hot.drain()
+        try:
+            self._hot.drain()
+        except BaseException:
+            self._torn = True  # some columns have their rows, and late ones would be taken for those
+            raise
 
     # ---- config, the end --------------------------------------------------------------------------
 
@@ -641,12 +646,8 @@ class RowWriter:
         except BaseException:
             if zip and (self.run_root / ARCHIVE).exists():
                 self._end()
-            elif zip:
-                # some columns have their last rows now, so all must, before other rows come
-                try:
-                    self._drain()
-                except (OSError, RunBrokenError):
-                    self._torn = True
+            else:
+                self._torn = True  # some columns have their last rows now, and others do not
             raise
         self._end()
 
