@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import io
 import json
 import os
 import re
@@ -329,43 +330,44 @@ class RunLock:
         self.lost: str | None = None
         #: called when a newer lock in this process takes over, so that nothing is left half done
         self.before_takeover: weakref.WeakMethod[Callable[[], None]] | None = None
-        self._fd: int
+        # a file object, which closes itself when nobody has it any more: an interrupted call must not leave the run
+        # locked for as long as the process lives
+        self._file: io.FileIO | None = None
         self._key = os.path.realpath(run_root)
         self._path = run_root / LOCK_FILE
         self.token = secrets.token_hex(8)
         older = RunLock._held.get(self._key)
-        if older is not None and older.lost is None:
-            if older.before_takeover is not None and (prepare := older.before_takeover()) is not None:
-                prepare()
-            self._fd = older._fd
-            older._fd = -1
-            older.lost = "a newer writer in this process took the run over"
-        else:
-            self._fd = self._acquire()
         try:
-            self._sign()
+            if older is not None and older.lost is None and older._is_held():
+                if older.before_takeover is not None and (prepare := older.before_takeover()) is not None:
+                    prepare()
+                older.lost = "a newer writer in this process took the run over"
+                self._file, older._file = older._file, None
+            else:
+                self._file = self._acquire()
+            self._sign(self._file)
             RunLock._held[self._key] = self
         except BaseException:
             self.release()
             raise
 
-    def _acquire(self) -> int:
+    def _acquire(self) -> io.FileIO:
         deadline = time.monotonic() + _LOCK_PATIENCE_S
         while True:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            taken = False
+            file = io.FileIO(self._path, "r+", opener=_open_or_make)
             try:
-                if _try_flock(fd, self._path):
+                if _try_flock(file.fileno(), self._path):
                     # the owner before us may have unlinked the file between our open and our lock
                     with contextlib.suppress(FileNotFoundError):
-                        taken = os.stat(self._path).st_ino == os.fstat(fd).st_ino
-                    if taken:
-                        return fd
+                        if os.stat(self._path).st_ino == os.fstat(file.fileno()).st_ino:
+                            return file
+                    file.close()
                     continue
-                owner = _read_owner(fd)
-            finally:
-                if not taken:  # a lock that an interrupted call left open would last as long as the process
-                    os.close(fd)
+                owner = _read_owner(file.fileno())
+                file.close()
+            except BaseException:
+                file.close()
+                raise
             if time.monotonic() > deadline:
                 raise RunLockedError(
                     f"run {self._key} is being written by {describe_owner(owner)}; stop that process, "
@@ -373,27 +375,35 @@ class RunLock:
                 )
             time.sleep(0.01)
 
-    def _sign(self) -> None:
+    def _sign(self, file: io.FileIO | None) -> None:
+        if file is None:
+            raise RunLockedError(f"run {self._key}: its lock was given back by another thread")
         owner = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started": time.time(),
             "token": self.token,
         }
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps(owner).encode(), 0)
+        os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), json.dumps(owner).encode(), 0)
+
+    def _is_held(self) -> bool:
+        return self._file is not None and not self._file.closed
 
     def release(self) -> None:
         """Give the run back. Calling it again does nothing."""
-        if self._fd < 0:
+        file = self._file
+        if file is None or not self._is_held():
             return
-        fd, self._fd = self._fd, -1
-        if self.lost is None:
-            self.lost = "the lock was released"
-            # unlink while the lock is still ours, so that nobody else's file is removed; one that stays locks nothing
-            with contextlib.suppress(OSError):
-                self._path.unlink()
-        os.close(fd)
+        try:
+            if self.lost is None:
+                self.lost = "the lock was released"
+                # unlink while the lock is still ours, so that nobody else's file is removed; one that stays locks
+                # nothing
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+        finally:
+            file.close()
 
     @staticmethod
     def _after_fork_in_child() -> None:
@@ -401,9 +411,8 @@ class RunLock:
         # the lock with the parent and lets it fall when the parent dies.
         for lock in list(RunLock._held.values()):
             lock.lost = "this process is a fork of the one that owns the run"
-            if lock._fd >= 0:
-                os.close(lock._fd)
-                lock._fd = -1
+            if lock._file is not None:
+                lock._file.close()
         RunLock._held.clear()
 
 
@@ -449,6 +458,10 @@ def describe_owner(owner: dict[str, Any]) -> str:
     """Return ``process 17 on host x since 2026-01-01 12:00:00`` for messages."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(owner.get("started") or 0)))
     return f"process {owner.get('pid', '?')} on host {owner.get('host', '?')} since {since}"
+
+
+def _open_or_make(path: str, flags: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
 
 def _try_flock(fd: int, path: Path) -> bool:

@@ -159,17 +159,17 @@ class RowWriter:
             raise RunExistsError(f"there is a run already in {self.run_root}")
 
         self.run_root.mkdir(parents=True, exist_ok=True)
-        self._lock = _fs.RunLock(self.run_root)
         self._hot = Hot(self.root, self.run, hotsize)
+        self._lock = _fs.RunLock(self.run_root)
         try:
             with opening:
                 self._open(if_exists, cut or (lambda name: None))
             _config.write(checked, self.root)
+            self._lock.before_takeover = weakref.WeakMethod(self._let_go)
+            weakref.finalize(self, _release, self._lock, self._hot)
         except BaseException:
             self._lock.release()
             raise
-        self._lock.before_takeover = weakref.WeakMethod(self._let_go)
-        weakref.finalize(self, _release, self._lock, self._hot)
 
     # ---- opening ----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plattli import Reader
+from plattli._columns import Column
 from plattli.errors import (
     MetricNameError,
     PlattliError,
@@ -395,12 +397,15 @@ def test_a_manifest_that_could_not_be_written_is_written_later(tmp_path: Path) -
 # ---- interrupted at every instruction --------------------------------------------------------------
 
 
+INTERRUPTED = ("rows.py", "_hot.py", "_hotlog.py", "_columns.py", "_rowform.py", "_store.py", "_finishing.py", "_fs.py")
+
+
 def interrupted_at(n: int, call: Callable[[], None]) -> bool:
     """Run ``call`` with Ctrl-C at the n-th line of this package's writing modules; tell if there was such a line."""
     left = [n]
 
     def trace(frame: Any, event: str, arg: object) -> Any:
-        if Path(frame.f_code.co_filename).name not in ("rows.py", "_hotlog.py", "_columns.py", "_rowform.py"):
+        if Path(frame.f_code.co_filename).name not in INTERRUPTED:
             return None
         # the guard's own lines hold no instruction at which Python looks for signals
         if event == "line" and frame.f_code.co_name not in ("append", "guarded"):
@@ -443,6 +448,62 @@ def test_ctrl_c_anywhere_loses_nothing(tmp_path: Path, end: str) -> None:
             assert spelled(points).items() <= spelled(found[name]).items(), (n, name)
         if not hit:
             return
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it hits finalizers, too
+def test_ctrl_c_anywhere_in_the_end_leaves_a_run_that_opens(tmp_path: Path) -> None:
+    """Opening it, or ending it: nothing is lost, and this process does not stand in its own way."""
+    for kind in ("open", "drain", "archive", "folder"):
+        for n in range(1, 10_000, 9):
+            run = tmp_path / f"{kind}-{n}"
+            writer = RowWriter(run, hotsize=2)
+            model: Model = {}
+            for step, row in rows_of_a_run(1):
+                write(writer, model, step, row)
+            calls: dict[str, Callable[[], Any]] = {
+                "open": partial(RowWriter, run, hotsize=2, if_exists="append"),
+                "drain": writer.drain,
+                "archive": writer.finish,
+                "folder": partial(writer.finish, zip=False),
+            }
+            if kind == "open":
+                writer.close()
+            hit = interrupted_at(n, calls[kind])
+            del writer, calls
+            writer = RowWriter(run, hotsize=2, if_exists="append")
+            write(writer, model, 50, {"n": 7})
+            writer.finish()
+            found = stored(run)
+            for name, points in model.items():
+                assert spelled(points).items() <= spelled(found[name]).items(), (kind, n, name)
+            shutil.rmtree(run)
+            if not hit:
+                break
+
+
+def test_a_drain_that_fails_half_way_takes_no_row_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some columns have the newest rows then, and others do not: late points and repeated ones come behind."""
+    writer = RowWriter(tmp_path / "run", hotsize=100)
+    model: Model = {}
+    write(writer, model, 5, {"a": 0.5, "b": Json("x")})
+    put = Column.put
+
+    def refuse(column: Column, *args: Any, **kwargs: Any) -> None:
+        if column.name == "b":
+            raise OSError(errno.ENOSPC, "no room")
+        put(column, *args, **kwargs)
+
+    monkeypatch.setattr(Column, "put", refuse)
+    with pytest.raises(OSError, match="no room"):
+        writer.drain()
+    monkeypatch.setattr(Column, "put", put)
+    write(writer, model, 3, {"a": 99.0})
+    write(writer, model, 5, {"a": 77.0})
+    writer.finish()
+
+    assert stored(tmp_path / "run") == model
 
 
 # ---- killed at every file operation ---------------------------------------------------------------
