@@ -646,8 +646,14 @@ class RowWriter:
         except BaseException:
             if zip and (self.run_root / ARCHIVE).exists():
                 self._end()
+            elif zip:
+                # some columns have their last rows now, so all must, before other rows come
+                try:
+                    self._drain()
+                except (OSError, RunBrokenError):
+                    self._torn = True
             else:
-                self._torn = True  # some columns have their last rows now, and others do not
+                self._torn = True
             raise
         self._end()
 
