@@ -125,6 +125,8 @@ class TeeLogger:
         self._started = False
         self._finished = False
         self._asked = False
+        #: a replica has said that it can never start, so that nothing is written
+        self._refused = False
         #: what happened to replicas and the caller has not been told yet
         self._news: list[str] = []
         self._replicas: list[Replica] = []
@@ -274,6 +276,9 @@ class TeeLogger:
         with self._mutex:
             if self._finished:
                 raise LoggerFinishedError("the tee was finished before")
+            if self._refused:
+                check_status(status)
+                return  # no verb got beyond that: there is nothing to end
             # what the primary raises (a status that is none, a full disk) ends nothing: finish can be called again
             finish(self._primary, check_status(status))
             if self._forked():
@@ -394,12 +399,13 @@ class TeeLogger:
 
     def _ask(self) -> None:
         """Let the replicas say, before anything is written, what would keep them from ever starting."""
+        if not self._forked():
+            self._refused = True
+            for replica in self._replicas:
+                if (preflight := getattr(replica.logger, "preflight", None)) is not None:
+                    preflight()
+            self._refused = False
         self._asked = True
-        if self._forked():
-            return
-        for replica in self._replicas:
-            if (preflight := getattr(replica.logger, "preflight", None)) is not None:
-                preflight()
 
     def _start(self, *, resumed: bool = False) -> None:
         """Start the followers: the primary has begun, so there is a run to follow."""

@@ -32,7 +32,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from adapters import TeeLogger, TensorBoardLogger, WandbLogger
 from loggers import PlattliLogger, TrainingSession, log_confusion, log_other
-from loggers.errors import RecordError, RunExistsError, RunLockedError
+from loggers.errors import PathError, RecordError, RunExistsError, RunLockedError
 from plattli import Reader, is_run, run_info
 
 TRACKERS = ("tensorboard", "wandb")  # what --tee takes
@@ -387,7 +387,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except RunExistsError:
         say(f"{args.out} holds a run: --resume goes on, --overwrite replaces it, or give another --out")
-    except (RecordError, RunLockedError, OSError) as error:  # OSError: --out is a file, or nobody may write there
+    except (PathError, RecordError, RunLockedError, OSError) as error:  # of the first: --out is a file
         say(str(error))
     except (KeyboardInterrupt, SystemExit) as stop:  # the session has finished the run as "interrupted"
         say(f"interrupted; go on with: python -m examples.train_digits --out {args.out} --resume")

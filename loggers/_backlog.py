@@ -7,7 +7,9 @@ a sink says how its lines are written.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 import threading
 import time
@@ -18,12 +20,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from loggers.errors import LoggerError, UnwrittenError
+from loggers.errors import LoggerError, PathError, UnwrittenError
 
 #: Bytes of memory that waiting lines may take, where nobody says otherwise.
 BACKLOG: Final = 64_000_000
 #: Seconds between two tries to write: at first, and at most.
 _FIRST, _LAST = 0.05, 5.0
+#: What is wrong with a path itself; a disk that is full, read-only or away says something else.
+_PATH: Final = frozenset((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL))
 
 
 class Line(Protocol):
@@ -53,6 +57,7 @@ class Sink(ABC, Generic[L]):
         name: the run's name, for messages.
         mutex: held by whoever uses the sink.
         backlog: what waits, while the disk takes nothing; else ``None``.
+        begun: whether the files were ever open: :meth:`begin` says so.
     """
 
     def __init__(self, owner: object, name: str, limit: int) -> None:
@@ -68,6 +73,7 @@ class Sink(ABC, Generic[L]):
         self.limit = limit
         self.mutex = threading.RLock()
         self.backlog: Backlog[L] | None = None
+        self.begun = False
 
     @abstractmethod
     def begin(self) -> object:
@@ -85,8 +91,26 @@ class Sink(ABC, Generic[L]):
         """Write a line; return what of it could not be stored, by metric. Raises what the disk says."""
 
     def is_outage(self, error: BaseException) -> bool:
-        """Tell whether an error says that the disk failed, rather than that the call was wrong."""
-        return isinstance(error, OSError) and not isinstance(error, LoggerError)
+        """Tell whether an error says that the disk failed, rather than that the call, or the path, was wrong."""
+        if not isinstance(error, OSError) or isinstance(error, LoggerError):
+            return False
+        # a path that has worked, or is waited for by now, does not end a training
+        return self.begun or self.backlog is not None or _wrong_path(error) is None
+
+    def check(self, error: Exception) -> None:
+        """Raise an error that is none of the disk's.
+
+        Raises:
+            PathError: the path is wrong, so that no waiting would mend it.
+        """
+        if self.is_outage(error):
+            return
+        if isinstance(error, OSError) and (wrong := _wrong_path(error)) is not None:
+            raise PathError(
+                f"run {self.name!r} can never be written: {wrong}; give the logger another path, or move away what "
+                f"is in its place"
+            ) from error
+        raise error
 
     def open(self) -> None:
         """Call :meth:`begin`, and let lines wait if the disk takes nothing."""
@@ -112,8 +136,7 @@ class Sink(ABC, Generic[L]):
 
     def wait(self, error: Exception) -> Backlog[L]:
         """Let lines wait until the disk takes them; raise an error that is none of the disk's."""
-        if not self.is_outage(error):
-            raise error
+        self.check(error)
         if self.backlog is None:
             self.backlog = Backlog(self, error)
         return self.backlog
@@ -275,6 +298,19 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("loggers."):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+
+def _wrong_path(error: OSError) -> str | None:
+    """Return what is wrong with a path, whatever becomes of its disk; ``None`` if that is not what was said."""
+    if error.filename is None:
+        return None
+    if error.errno == errno.EEXIST:
+        try:
+            is_folder = stat.S_ISDIR(os.stat(error.filename).st_mode)
+        except OSError as why:  # a link: to itself, or to a disk that is away
+            return _wrong_path(why)
+        return None if is_folder else f"{error.filename} is a file, and a folder has to be there"
+    return str(error) if error.errno in _PATH else None
 
 
 def _without_frames(error: Exception) -> Exception:

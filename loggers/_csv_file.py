@@ -79,10 +79,6 @@ class CSVFile(Sink[Row | JSONLine]):
         self._path, self.name = path, str(path)
         self.notes.path = path.with_name(f"{path.name.removesuffix('.csv')}.notes.jsonl")
 
-    def is_outage(self, error: BaseException) -> bool:
-        """See :meth:`loggers._backlog.Sink.is_outage`."""
-        return super().is_outage(error) and not isinstance(error, IsADirectoryError)
-
     def begin(self) -> int:
         """Return the table's descriptor, opened if need be; what is in it is read first."""
         if self._fd is not None and (path := self._path) is not None:
@@ -106,6 +102,7 @@ class CSVFile(Sink[Row | JSONLine]):
         names, self.rows, self._size = read_table(path)
         self._columns = {name: number for number, name in enumerate(names, len(CARRIERS))}
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.begun = True
         self._torn = os.fstat(fd).st_size != self._size  # a crash of the machine may leave half a row
         self._adopt(fd)
         if not self._size:
@@ -116,7 +113,12 @@ class CSVFile(Sink[Row | JSONLine]):
         """See :meth:`loggers._backlog.Sink.write`."""
         fd = self.begin()  # also for a note: whoever notes something about a run has its table, too
         if isinstance(line, JSONLine):
-            return self.notes.write(line)
+            try:
+                return self.notes.write(line)
+            except OSError as error:
+                if self.backlog is None:
+                    self.notes.check(error)  # the table has a path that works; the notes beside it may not
+                raise
         if [*line.cells] == [*self._columns]:
             row = [*line.carriers, *line.cells.values()]
         else:

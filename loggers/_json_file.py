@@ -69,10 +69,6 @@ class JSONFile(Sink[JSONLine]):
     def path(self, path: Path) -> None:
         self._path, self.name = path, str(path)
 
-    def is_outage(self, error: BaseException) -> bool:
-        """See :meth:`loggers._backlog.Sink.is_outage`."""
-        return super().is_outage(error) and not isinstance(error, IsADirectoryError)
-
     def begin(self) -> int:
         """Return the file's descriptor, opened if need be; its directories are made."""
         if self.fd is not None:
@@ -83,7 +79,7 @@ class JSONFile(Sink[JSONLine]):
             )
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self.fd = fd
+        self.fd, self.begun = fd, True
         self._close = weakref.finalize(self, os.close, fd)
         self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
         if self._is_file:  # a pipe cannot be asked

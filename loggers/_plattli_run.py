@@ -284,7 +284,7 @@ class PlattliRun(Sink[Row]):
             finished=None,
             versions={"plattli-loggers": __version__, "python": platform.python_version()},
         )
-        self.writer = writer
+        self.writer, self.begun = writer, True
         if options.durability == "fsync" and self._syncer is None:
             self._syncer = Syncer(writer.root, options.sync_every)
         self._unsaved = True

@@ -16,6 +16,7 @@
     ├── LoggerFinishedError  (RuntimeError)           a verb after ``finish``
     ├── UnwrittenError       (OSError)                the disk takes nothing, and memory no more, or the run ends
     ├── NoPathError          (ValueError)             a logger that nobody told where to write
+    ├── PathError            (ValueError)             a path where nothing can ever be written
     ├── SessionError         (RuntimeError)           a training session used out of order
     ├── RankError            (ValueError)             an environment whose process rank is no number
     ├── UndeliveredError     (RuntimeError)           a replica did not get everything in time
@@ -94,6 +95,10 @@ class UnwrittenError(LoggerError, OSError):
 
 class NoPathError(LoggerError, ValueError):
     """The logger was built without a path, and no driver has given it a directory."""
+
+
+class PathError(LoggerError, ValueError):
+    """Nothing can ever be written to the path: a file is where a folder has to be, or a name is too long."""
 
 
 class SessionError(LoggerError, RuntimeError):

@@ -211,8 +211,7 @@ class JSONLogger:
             error = file.backlog.error
             missing = f"{file.backlog.describe()}; make room and call finish again, or they are lost with this process"
         except OSError as problem:
-            if not file.is_outage(problem):
-                raise
+            file.check(problem)
             error = problem
         raise UnwrittenError(
             f"the file {self.path} does not end as {status!r} ({error}): {missing}"

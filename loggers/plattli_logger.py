@@ -27,6 +27,7 @@ from loggers.errors import (
     MetricNameError,
     MetricValueError,
     RecordError,
+    RunExistsError,
     StepError,
     UnwrittenError,
 )
@@ -45,7 +46,7 @@ from loggers.values import (
 )
 from plattli import errors as plattli_errors
 from plattli._format import MAX_STEP, METRIC_DIR
-from plattli.rows import Json, RowWriter, exists
+from plattli.rows import Json, RowWriter
 
 _FLOATS: Final = {float}
 #: All integers up to here are float64s.
@@ -189,6 +190,7 @@ class PlattliLogger:
             MetricNameError: a context that nothing can store. Nothing was written.
             MetricValueError: names what could not be stored; the rest of the line was.
             RunExistsError: the directory holds a run already.
+            PathError: nothing can ever be written to the directory.
             UnwrittenError: the disk takes nothing, and memory is used up. Nothing was written.
         """
         if type(step) is not int or not 0 <= step <= MAX_STEP:
@@ -386,10 +388,11 @@ class PlattliLogger:
                 return
             if self._status is not None:
                 raise LoggerFinishedError(f"run {run.run_id!r} was finished before as {self._status!r}")
-            if run.writer is None and run.options.if_exists == "refuse" and exists(run.directory):
+            try:
+                self._open()
+            except RunExistsError:
                 self._status = status  # nothing was logged here: the run that is there is not ours
                 return
-            self._open()
             if run.backlog is not None and not run.backlog.retry():
                 raise UnwrittenError(
                     f"{run.backlog.describe()}; the run did not end as {status!r}: make room and call finish again, "
@@ -430,7 +433,7 @@ class PlattliLogger:
     @cached_property
     def _absolute(self) -> str:
         """The run root for whoever is elsewhere; worked out once, since a driver may ask at every line."""
-        return str(self._run.directory.resolve())
+        return os.path.realpath(self._run.directory)  # of a link to itself, too
 
     def reattach(self, state: Any) -> None:
         """Go on with the run of ``state``, without anything that was logged after it was taken.
@@ -514,7 +517,7 @@ class PlattliLogger:
         run = self._run
         return {
             "run_id": run.run_id,
-            "directory": str(run.directory.resolve()),
+            "directory": self._absolute,
             "status": self._status or ("running" if run.writer is not None else "not started"),
             "step": max(run.steps.values(), default=-1),
             "waiting": 0 if run.backlog is None else len(run.backlog),

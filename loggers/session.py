@@ -28,6 +28,7 @@ from loggers._sigterm import SigtermWatch
 from loggers.contract import JSON
 from loggers.errors import (
     LoggerError,
+    PathError,
     RecordError,
     RunExistsError,
     RunLockedError,
@@ -39,6 +40,8 @@ from loggers.values import check_epoch, check_step, plain
 
 #: The version of the session's record that this release writes. It reads this one and all below.
 SESSION_VERSION: Final = 1
+#: What a logger says that cannot begin: the run there is another's, or its path is none. It has nothing to finish.
+_REFUSALS: Final = (RunExistsError, RunLockedError, PathError)
 
 
 class TrainingSession:
@@ -104,7 +107,7 @@ class TrainingSession:
         self._ready = False  # the logger is checked and has its directory
         self._announced = False  # the logger has params and tags
         self._logged = False  # a line was logged
-        self._refused = False  # the run there is another's, and the logger has taken nothing from this session
+        self._refused = False  # see _REFUSALS; the logger has taken nothing from this session
         self._phase = "new"  # then "running", then "over"
         self._sigterm = SigtermWatch()
 
@@ -273,7 +276,7 @@ class TrainingSession:
                     verbs.log_params(self.logger, self._params)
                 if self._tags is not None:
                     verbs.log_tags(self.logger, self._tags)
-        except (RunExistsError, RunLockedError):
+        except _REFUSALS:
             self._refused = True
             raise
         self._announced, self._refused = True, False
@@ -282,7 +285,7 @@ class TrainingSession:
         self._phase = "over"
         self._sigterm.finishing = True
         try:
-            if not self._refused:  # or else the run is another's, and not ours to finish
+            if not self._refused:  # or else there is no run of ours to finish
                 self._finish(error)
         finally:
             self._sigterm.stop()
@@ -313,7 +316,7 @@ class TrainingSession:
             with self._sigterm:
                 epoch = self.epoch if self.epochs else None
                 verbs.log_metrics(self.logger, metrics, step=self.step, epoch=epoch, context=context)
-        except (RunExistsError, RunLockedError):
+        except _REFUSALS:
             self._refused = not self._logged
             raise
         self._logged, self._refused = True, False

@@ -17,7 +17,7 @@ from adapters import (
     TrackioLogger,
     WandbLogger,
 )
-from loggers import PlattliLogger, Thinned
+from loggers import PlattliLogger, Thinned, TrainingSession
 
 BUILD: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "google_crc32c": ("tensorboard", lambda path: TensorBoardLogger(path / "replica")),
@@ -43,3 +43,21 @@ def test_a_tee_says_so_at_its_first_verb(
         logger.log_metrics({"loss": 0.5}, step=0)
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("params", [None, {"lr": 0.1}])
+def test_nothing_is_left_of_a_session(
+    params: dict[str, float] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tee that never began has no run to finish; once the package is there, it begins."""
+    logger = TeeLogger(PlattliLogger(tmp_path / "run"), TensorBoardLogger(tmp_path / "replica"))
+    with monkeypatch.context() as missing:
+        missing.setitem(sys.modules, "google_crc32c", None)
+        with pytest.raises(ImportError, match="google_crc32c") as caught, TrainingSession(logger, params) as session:
+            session.train({"loss": 0.5})
+        assert list(tmp_path.iterdir()) == []
+        assert not hasattr(caught.value, "__notes__")
+
+    logger.log_metrics({"loss": 0.5}, step=1)
+    logger.finish("completed")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["replica", "run"]

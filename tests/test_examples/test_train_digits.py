@@ -296,6 +296,18 @@ def test_a_run_is_never_overwritten_by_accident(whole: Path) -> None:
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("tee", ["none", "tensorboard,wandb"])
+def test_a_path_that_can_never_work_is_refused(tmp_path: Path, tee: str) -> None:
+    """One line, and no training, also with trackers."""
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        refused = train(out, *SHORT, "--tee", tee, code=2)
+        assert len(refused.stderr.splitlines()) == 1
+        assert str(out) in refused.stderr
+        assert "give the logger another path" in refused.stderr
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
+
+
 def test_checkpoints_without_a_run_are_not_deleted(whole: Path, tmp_path: Path) -> None:
     """What is left of a run whose metrics were moved away counts as a run."""
     shutil.copytree(whole / "checkpoints", tmp_path / "checkpoints")

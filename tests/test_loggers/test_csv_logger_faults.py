@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from loggers import CSVLogger, logger_info
-from loggers.errors import RecordError, UnwrittenError
+from loggers.errors import PathError, RecordError, UnwrittenError
 from tests.faults import failing_disk
 from tests.test_loggers.test_contract import csv_run
 from tests.test_loggers.test_json_logger_faults import largest_file
@@ -166,11 +166,11 @@ def test_a_directory_that_is_gone_for_a_while(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_yet(tmp_path: Path) -> None:
     """One warning at the first verb, and all is there once the directory can be made."""
-    (tmp_path / "disk").write_text("not mounted")
+    (tmp_path / "disk").symlink_to(tmp_path / "mount")
     logger = CSVLogger(tmp_path / "disk" / "log.csv")
     with pytest.warns(RuntimeWarning) as caught:
         log_all(logger)
-        (tmp_path / "disk").unlink()
+        (tmp_path / "mount").mkdir()
         logger.finish("completed")
 
     assert len(caught) == 2
@@ -178,10 +178,16 @@ def test_a_directory_that_cannot_be_made_yet(tmp_path: Path) -> None:
     check(tmp_path / "disk" / "log.csv")
 
 
-def test_a_path_that_is_a_directory_is_refused(tmp_path: Path) -> None:
-    """That is no outage: it never ends."""
-    with pytest.raises(IsADirectoryError):
-        CSVLogger(tmp_path).log_metrics({"loss": 0.5}, step=1)
+def test_notes_whose_path_is_a_directory_are_refused(tmp_path: Path) -> None:
+    """The table's path works, and theirs never will."""
+    (tmp_path / "log.notes.jsonl").mkdir()
+    logger = CSVLogger(tmp_path / "log.csv")
+    logger.log_metrics({"loss": 0.5}, step=1)
+    with pytest.raises(PathError, match=r"Is a directory: '.*log\.notes\.jsonl'"):
+        logger.log_params({"lr": 0.1})
+    logger.log_metrics({"loss": 0.25}, step=2)
+
+    assert csv_run(tmp_path / "log.csv").metrics == {"train/loss": [(1, 0.5), (2, 0.25)]}
 
 
 def test_threads_during_an_outage(path: Path) -> None:
