@@ -248,7 +248,15 @@ def _send(args: argparse.Namespace) -> int:
 
 def _is_teed(run: Path) -> bool:
     """Tell whether a tee can have worked here: a folder of runs, or a slip of the pen, must not pass for all sent."""
-    return (run / FOLDER).is_dir() or is_run(run) or any(run.glob("*.jsonl"))
+    return (run / FOLDER).is_dir() or is_run(run) or any(map(_is_log, run.glob("*.jsonl")))
+
+
+def _is_log(path: Path) -> bool:
+    """Tell whether a JSONLogger has written a file."""
+    try:
+        return next(open_source(path).calls(Cursor()), None) is not None
+    except (PlattliError, OSError):
+        return False
 
 
 def _send_job(run: Path, files: JobFiles, *, quiet: bool) -> bool:

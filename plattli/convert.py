@@ -110,7 +110,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if not jobs:
         print("No runs found. Nothing to export.")
         return int(failures > 0)
-    print(f"Found {len(jobs)} runs under {[indir.name for indir in indirs]}")
+    print(f"Found {_runs_of(len(jobs))} under {[indir.name for indir in indirs]}")
     failures += _convert_all(sorted(jobs.values(), key=lambda job: job.run), args.workers, outdir)
     return int(failures > 0)
 
@@ -185,6 +185,10 @@ def _runs(indir: Path, *, deep: bool) -> Iterator[Path]:
                 yield Path(folder)
     else:
         yield from (child for child in indir.iterdir() if (child / LOG).is_file())
+
+
+def _runs_of(count: int) -> str:
+    return f"{count} run{'s' * (count != 1)}"
 
 
 def _target(run: Path, indir: Path, outdir: Path | None) -> Path:
@@ -287,9 +291,9 @@ def _convert_all(jobs: Sequence[Job], workers: int, outdir: Path | None) -> int:
             if not isinstance(result, EXPECTED):  # a mistake of ours: say where
                 traceback.print_exception(result)
     progress.clear()
-    print(f"done. exported {done} runs {'in-place' if outdir is None else f'into {outdir}'}")
+    print(f"done. exported {_runs_of(done)} {'in-place' if outdir is None else f'into {outdir}'}")
     if failed:
-        _complain(f"{failed} of {len(jobs)} runs could not be converted")
+        _complain(f"{failed} of {_runs_of(len(jobs))} could not be converted")
     return failed
 
 

@@ -20,6 +20,8 @@ _GAP: Final = "  "
 _NARROWEST_NAME: Final = 18
 #: How much of a JSON value is shown where nobody limits the width.
 _WORDS_WIDTH: Final = 60
+#: Unix seconds that are a time: from 2001 to 2286.
+_TIMES: Final = (1e9, 1e10)
 
 
 def run_text(
@@ -149,9 +151,19 @@ def _numbers(metric: MetricSummary) -> list[str]:
 def _words(metric: MetricSummary) -> str:
     if metric.problem:
         return f"cannot be read: {printable(metric.problem)}"
-    return plain_value(metric.last) if metric.count and _is_words(metric) else ""
+    if not metric.count or not _is_words(metric):
+        return ""
+    if _is_time(metric):
+        return _time(datetime.fromtimestamp(metric.last, UTC).isoformat())
+    return plain_value(metric.last)
 
 
 def _is_words(metric: MetricSummary) -> bool:
     # a hot metric has no dtype yet: its value says what it is
-    return metric.dtype == JSONL or type(metric.last) not in (int, float)
+    return metric.dtype == JSONL or type(metric.last) not in (int, float) or _is_time(metric)
+
+
+def _is_time(metric: MetricSummary) -> bool:
+    # Unix seconds, as loggers put them beside each line: a clock says more than their last, min and max
+    is_walltime = metric.name.rpartition("/")[2] == "walltime" and type(metric.last) in (int, float)
+    return is_walltime and _TIMES[0] <= metric.last < _TIMES[1]

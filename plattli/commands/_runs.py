@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -28,6 +29,14 @@ def complain(command: str, message: object, *, path: str | None = None) -> None:
     """Tell the user on stderr; with the path that it is about, unless the message has it."""
     where = f"{path}: " if path is not None and path not in str(message) else ""
     print(f"plattli {command}: {where}{message}", file=sys.stderr)
+
+
+def give_up(command: str, message: object, path: str, *, as_json: bool) -> None:
+    """Say why a run cannot be read: to people on stderr, to programs as an object like the others."""
+    if as_json:
+        print(json.dumps({"path": path, "error": str(message)}, ensure_ascii=False))
+    else:
+        complain(command, message, path=path)
 
 
 def read_run(path: str, read: Callable[[Reader], T]) -> T:

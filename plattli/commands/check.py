@@ -14,7 +14,7 @@ from plattli._console import Progress
 from plattli._finding import Finding
 from plattli._repair import Repaired, repair_run
 from plattli.check import Report, check_run, describe_owner
-from plattli.commands._runs import RUN_HELP, UNREADABLE, complain, not_a_run
+from plattli.commands._runs import RUN_HELP, UNREADABLE, give_up, not_a_run
 from plattli.commands._text import printable
 from plattli.errors import NotARunError
 
@@ -34,7 +34,7 @@ an archive: resume the run with a writer and finish it again, that writes a new 
 
 With --json every run is one line, one object: path, state, owner, verdict, metrics, rows, errors,
 warnings, notes, findings (severity, code, file, line, offset, metric, what, repair), and with --repair
-repaired (what was done) and copies.
+repaired (what was done) and copies. Of a run that cannot be read it is path and error.
 
 exit code: 0 clean, notes allowed; 1 there are findings, or a run could not be read; 2 wrong usage
 """
@@ -69,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
             else:
                 report = _with_progress(lambda progress: check_run(path, progress=progress))  # noqa: B023
         except NotARunError:
-            complain("check", not_a_run(path), path=path)
+            give_up("check", not_a_run(path), path, as_json=args.json)
             code = 1
             continue
         except UNREADABLE as error:
-            complain("check", error, path=path)
+            give_up("check", error, path, as_json=args.json)
             code = 1
             continue
         code = code if report.is_clean else 1

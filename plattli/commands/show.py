@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from plattli._console import terminal_width
 from plattli.commands._report import run_text
-from plattli.commands._runs import RUN_HELP, UNREADABLE, complain, matching, no_such_metric, read_run
+from plattli.commands._runs import RUN_HELP, UNREADABLE, complain, give_up, matching, no_such_metric, read_run
 from plattli.commands._summary import MetricSummary, summarize
 from plattli.reader import Reader
 from plattli.runinfo import RunInfo, run_info
@@ -29,7 +29,7 @@ examples:
 With --json every run is one line, one object: path, kind, id, status, started, finished, written,
 owner, params, tags, and metrics, an object of name -> dtype, count, first_step, last_step, last, min,
 max, nan. It is strict JSON: numbers that JSON lacks are the strings "NaN", "Infinity", "-Infinity".
-min and max leave NaN out; nan counts it.
+min and max leave NaN out; nan counts it. Of a run that cannot be read it is path and error.
 
 exit code: 0 fine, 1 a run or metric could not be read (the others are shown), 2 wrong usage
 """
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             page = read_run(path, partial(_page, path, args.metric))
         except UNREADABLE as error:
-            complain("show", error, path=path)
+            give_up("show", error, path, as_json=args.json)
             code = 1
             continue
         if args.json:

@@ -182,6 +182,8 @@ class Program:
         assert repr(history) == repr([sorted(changed.items()) for changed in self.model.history])
 
 
+# a line before the state that was reattached is worth a warning, and stored like any other
+@pytest.mark.filterwarnings("ignore:run .* was resumed at:RuntimeWarning")
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(OPERATION, max_size=40), st.integers(1, 6), st.sampled_from(["completed", "interrupted"]))
 def test_any_program_of_verbs_reads_back_as_a_dictionary_would(

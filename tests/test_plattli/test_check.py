@@ -615,10 +615,13 @@ def test_the_command_for_programs(run: Path, capsys: pytest.CaptureFixture[str])
     fine = run.parent / "fine"
     shutil.copytree(run, fine)
     append("a.f32", b"\0\0\0")(run)
-    code = main(["check", "--json", str(fine), str(run)])
-    pages = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    none = str(run.parent / "none")
+    code = main(["check", "--json", str(fine), none, str(run)])
+    out, err = capsys.readouterr()
+    pages = [json.loads(line) for line in out.splitlines()]
 
-    assert code == 1
+    assert (code, err) == (1, "")
+    assert pages.pop(1) == {"path": none, "error": f"{none}: no such file or directory"}
     assert [page["verdict"] for page in pages] == ["clean", "untidy"]
     assert pages[0]["findings"] == []
     assert pages[1] == {

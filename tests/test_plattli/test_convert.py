@@ -485,7 +485,7 @@ def test_our_own_mistakes_come_with_a_traceback(
 
     code, out, err = run_program(capsys, experiment)
 
-    assert (code, out[-1]) == (1, "done. exported 1 runs in-place")
+    assert (code, out[-1]) == (1, "done. exported 1 run in-place")
     assert any("Traceback" in entry for entry in err)
     assert f"jsonl2plattli: {experiment}/a was not converted: by mistake" in err
 
@@ -622,7 +622,7 @@ def test_live_run_is_left_alone(experiment: Path, capsys: pytest.CaptureFixture[
     writer.end_step()
     writer.close()
 
-    assert (code, out[-1]) == (1, "done. exported 1 runs in-place")
+    assert (code, out[-1]) == (1, "done. exported 1 run in-place")
     assert f"is being written by process {os.getpid()} on host " in err[0]
     assert contents(experiment / "a") == {"y": ("f32", [0, 1], [1.0, 2.0])}
 

@@ -85,6 +85,34 @@ def test_page_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ]
 
 
+def test_a_walltime_is_shown_as_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless it is none: seconds since the start, say. For programs it stays a number."""
+    with CompactingWriter(tmp_path / "run", hotsize=9) as run:
+        for seconds in (1e9, 1.5e9 + 0.75):
+            run.write({"train/walltime": seconds, "odd/walltime": seconds / 10, "train/walltimes": 7})
+            run.end_step()
+
+    assert show(capsys, tmp_path / "run", "-m", "*walltime*")[1].splitlines()[-4:] == [
+        "  metric           dtype  count  steps       last        min        max",
+        "  odd/walltime     f32        2   0..1  150000000  100000000  150000000",
+        "  train/walltime   f64        2   0..1  2017-07-14 02:40:00 UTC",
+        "  train/walltimes  i64        2   0..1          7      7          7",
+    ]
+    walltime = shown(capsys, tmp_path / "run")["metrics"]["train/walltime"]
+    assert (walltime["last"], walltime["min"]) == (1.5e9 + 0.75, 1e9)
+
+
+def test_a_run_that_cannot_be_read_is_an_object_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json, and nothing on stderr, so that a program has one line per run."""
+    make_run(tmp_path / "a").finish()
+    code, out, err = show(capsys, "--json", tmp_path / "none", tmp_path / "a")
+    first, second = map(json.loads, out.splitlines())
+
+    assert (code, err) == (1, "")
+    assert first == {"path": f"{tmp_path}/none", "error": f"{tmp_path}/none: no such file or directory"}
+    assert second["status"] == "completed"
+
+
 def test_json_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything the page shows, in full, as strict JSON."""
     make_run(tmp_path / "digits").finish()
