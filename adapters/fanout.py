@@ -376,10 +376,17 @@ class TeeLogger:
         """Return how far each replica is.
 
         Returns:
-            Per replica: ``logger`` and ``placement``; ``delivered``, the lines that it has had; ``pending``, those that
-            it has not, and ``lag``, seconds since the oldest of these was logged, both ``None`` where the run cannot
-            be read; ``restarts`` of its process; ``error``, why it gets nothing now; ``last_error``; and ``info``,
-            what the logger says of itself.
+            Per replica: ``logger`` and ``placement``; ``delivered``, the verb calls that it has had, see below;
+            ``pending``, the lines that it has not, and ``lag``, seconds since the oldest of these was logged, both
+            ``None`` where the run cannot be read; ``restarts`` of its process; ``error``, why it gets nothing now;
+            ``last_error``; and ``info``, what the logger says of itself.
+
+            All verbs but ``finish`` count as delivered. A logger that is called in turn has those that this tee has
+            made: after a resume, those since, without what a new one was sent of the run at its start. A process has
+            those that it has made from the run's files, in all attempts: after a resume it goes on counting, calls
+            that were taken back stay counted, and params and tags are one call each however many have logged them
+            before it looked. A thread counts like a process, on top of the calls that were made in turn before it
+            took over. So what is missing is ``pending``, and no difference of two of these.
         """
         run = source_path(self._primary)
         return [replica.report(run) for replica in self._replicas]

@@ -6,6 +6,8 @@ import contextlib
 import io
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,27 @@ def test_every_example_prints_what_the_page_says(
     names = {"__name__": "docs"}
     for code, expected in found:
         assert expected == run(code, names if shares else dict(names)), code
+
+
+def test_the_readme_s_commands_work_after_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the server's, as they are printed."""
+    text = (ROOT / "README.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for code, _ in examples(text.partition("## Look at runs")[0]):
+        run(code, {"__name__": "docs"})
+    commands = [block[2] for block in BLOCK.finditer(text) if block[1] == "sh" and "plattli show" in block[2]]
+    lines = [line for line in commands[0].splitlines() if not line.startswith("tensorboard ")]
+    done = subprocess.run(
+        ["bash", "-e", "-c", "\n".join(lines)], capture_output=True, text=True, timeout=240, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path.name for path in sorted(Path("runs").iterdir())] == [
+        "imported", "quick", "quick.csv", "quick.notes.jsonl", "resumed", "teed", "text"
+    ]  # fmt: skip
+    assert Path("runs/text/a/metrics.plattli").exists()
 
 
 def test_an_example_that_prints_something_else_is_noticed() -> None:

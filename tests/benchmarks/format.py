@@ -145,7 +145,7 @@ def finish(bench: Bench) -> None:
     # quick is less than the reference's quadratic cost needs to show
     target = Target(faster=5.0 if bench.quick else 50.0)
     given = {"metrics": metrics, "rows": 3, "value": 1}
-    _compare(bench, f"finish {metrics:,} integer metrics", "Finish", given, target, headline=True)
+    _compare(bench, f"finish {metrics:,} integer metrics", "Finish", given, target)
     metrics = bench.size(2_000, 300)
     _compare(bench, f"finish {metrics:,} float metrics", "Finish", {"metrics": metrics, "rows": 3, "value": 0.5})
 
@@ -154,7 +154,7 @@ def register(bench: Bench) -> None:
     """New metrics, one ``write`` each."""
     names = bench.size(2_000, 200)
     target = Target(faster=20.0 if not bench.quick else 5.0)
-    _compare(bench, f"register {names:,} metrics one by one", "Register", {"names": names}, target, headline=True)
+    _compare(bench, f"register {names:,} metrics one by one", "Register", {"names": names}, target)
 
 
 def live(bench: Bench) -> None:
@@ -215,7 +215,7 @@ def reopen(bench: Bench) -> None:
             target = Target(faster=5.0 if bench.quick else 50.0) if tail else _NOT_SLOWER
             given = {"step": rows}
             _compare(bench, f"reopen {name}", "Reopen", given, target, template=template, headline=tail)
-            _compare(bench, f"finish {name}", "ReopenFinish", given, template=template, headline=tail)
+            _compare(bench, f"finish {name}", "ReopenFinish", given, template=template)
             shutil.rmtree(template)
 
 
@@ -244,10 +244,10 @@ def _numbers(bench: Bench, root: Path, rows: int, steps: _runs.Steps, *, zip: bo
         "range of values": ("metric", {**count, "vstart": 3000, "vstop": 6000}, _NOT_SLOWER),
         "table of 3": ("table", {"names": ["float-0", "float-1", "count"]}, _NOT_SLOWER),
     }
-    headlines = {"all", "idx=-1"} if zip and steps == "segment" else set()
     with _sides(bench) as sides:
         for what, (method, given, target) in questions.items():
-            _read(bench, sides, f"{name}, {what}", root, method, given, target, headline=what in headlines)
+            headline = zip and steps == "segment" and what == "idx=-1"
+            _read(bench, sides, f"{name}, {what}", root, method, given, target, headline=headline)
         if zip:
             again = {**one, "idx": -1}
             _read(bench, sides, f"{name}, idx=-1, open Reader", root, "metric", again, last, subject="ReadAgain")
@@ -299,7 +299,7 @@ def writers(bench: Bench) -> None:
     given = {"metrics": names, "rows": 3, "value": 1, "writer": "DirectWriter"}
     _compare(bench, f"DirectWriter, finish {names:,} integer metrics", "Finish", given)
     given = {"metrics": 10, "rows": bench.size(100_000, 5_000)}
-    _compare(bench, f"BulkWriter, {given['rows']:,} steps x 10", "BulkRun", given, headline=True)
+    _compare(bench, f"BulkWriter, {given['rows']:,} steps x 10", "BulkRun", given)
 
 
 def convert(bench: Bench) -> None:

@@ -242,10 +242,11 @@ def trackers(bench: Bench) -> None:
         calls = bench.size(2_000 if metrics == 10 else 1_000, 400)
         found = _measure(bench, {"Plattli": 1.0, **shares}, metrics, calls)
         ours = found.pop("Plattli")
-        name = f"hotpath/log_metrics, {metrics} metrics, p50"
+        name = f"hotpath/log_metrics beside trackers, {metrics} metrics, p50"
         for subject, peer in found.items():
             more = _more(ours, **{subject: peer})
-            headline = metrics == 10 and "tensorboard " not in _NAMES[subject]  # those stand beside TensorBoardLogger
+            # TensorBoard's own stand beside TensorBoardLogger
+            headline = metrics == 10 and "tensorboard" not in _NAMES[subject].lower()
             row = Row(name, ours.p50, "us", _NAMES[subject], peer.p50, None, str(peer), more=more, headline=headline)
             bench.add(row)
         bench.add(*(Row(name, ours.p50, "us", _NAMES[subject], note=reason) for subject, reason in reasons.items()))

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plattli import CompactingWriter, Reader
@@ -89,14 +90,14 @@ def test_a_walltime_is_shown_as_a_time(tmp_path: Path, capsys: pytest.CaptureFix
     """Unless it is none: seconds since the start, say. For programs it stays a number."""
     with CompactingWriter(tmp_path / "run", hotsize=9) as run:
         for seconds in (1e9, 1.5e9 + 0.75):
-            run.write({"train/walltime": seconds, "odd/walltime": seconds / 10, "train/walltimes": 7})
+            run.write({"train/walltime": np.float64(seconds), "odd/walltime": seconds / 10, "train/walltimes": 7})
             run.end_step()
 
     assert show(capsys, tmp_path / "run", "-m", "*walltime*")[1].splitlines()[-4:] == [
         "  metric           dtype  count  steps       last        min        max",
         "  odd/walltime     f32        2   0..1  150000000  100000000  150000000",
         "  train/walltime   f64        2   0..1  2017-07-14 02:40:00 UTC",
-        "  train/walltimes  i64        2   0..1          7      7          7",
+        "  train/walltimes  i64        2   0..1          7          7          7",
     ]
     walltime = shown(capsys, tmp_path / "run")["metrics"]["train/walltime"]
     assert (walltime["last"], walltime["min"]) == (1.5e9 + 0.75, 1e9)
