@@ -81,20 +81,24 @@ class JSONLinesSource:
     def _call(self, line: bytes) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
         try:
             row = json.loads(line)
-            kind = row.pop("type")
-        except (ValueError, KeyError, AttributeError) as error:
+            return _verb_call(row.pop("type"), row)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptRunError(f"{self._path} holds a line that is no verb call: {line[:80]!r}") from error
-        if kind == "metrics":
-            axes = {key: row.pop(key) for key in ("context", "epoch", "step") if key in row}
-            return ("log_metrics", (row,), axes) if row else None
-        if kind == "params":
-            return "log_params", (row,), {}
-        if kind == "tags":
-            return "log_tags", (row["tags"],), {}
-        if kind == "other":
-            return "log_other", (row["key"], row["value"]), {}
-        if kind == "confusion":
-            return "log_confusion", (row.pop("matrix"), row.pop("labels")), row
-        if kind == "finish":
-            return None  # it ends an attempt; ended() tells whether it is the last one
-        raise CorruptRunError(f"{self._path} holds a line of unknown type {kind!r}")
+
+
+def _verb_call(kind: Any, row: dict[str, Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
+    """Return verb and arguments of a line without its type; raise what a line that is none comes to."""
+    if kind == "metrics":
+        axes = {key: row.pop(key) for key in ("context", "epoch", "step") if key in row}
+        return ("log_metrics", (row,), axes) if row else None
+    if kind == "params":
+        return "log_params", (row,), {}
+    if kind == "tags":
+        return "log_tags", (row["tags"],), {}
+    if kind == "other":
+        return "log_other", (row["key"], row["value"]), {}
+    if kind == "confusion":
+        return "log_confusion", (row.pop("matrix"), row.pop("labels")), row
+    if kind == "finish":
+        return None  # it ends an attempt; ended() tells whether it is the last one
+    raise ValueError(f"unknown type {kind!r}")

@@ -235,9 +235,9 @@ def test_send_tells_a_folder_of_runs_from_a_run_with_nothing_to_send(tmp_path: P
     assert "not a run itself, but a folder of runs: 'a'" in capsys.readouterr().err
     assert plattli(["send", str(tmp_path / "none")]) == 1
     assert capsys.readouterr().err == f"plattli send: {tmp_path / 'none'}: no such file or directory\n"
-    for name, content in (("empty", ""), ("other", '{"loss": 0.5}\n'), ("text", "words\n"), ("bytes", "\0\n")):
-        (tmp_path / "else").mkdir(exist_ok=True)
-        (tmp_path / "else" / f"{name}.jsonl").write_text(content)
+    (tmp_path / "else").mkdir()
+    for number, content in enumerate(("", '{"loss": 0.5}\n', "words\n", "\0\n", "[1]\n", '{"type": "tags"}\n')):
+        (tmp_path / "else" / f"{number}.jsonl").write_text(content)
     assert plattli(["send", str(tmp_path / "else")]) == 1
     assert "else: not a run: it has neither" in capsys.readouterr().err
     for run in ("runs/a", "text"):
