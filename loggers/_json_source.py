@@ -89,7 +89,7 @@ class JSONLinesSource:
 def _verb_call(kind: Any, row: dict[str, Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
     """Return verb and arguments of a line without its type; raise what a line that is none comes to."""
     if kind == "metrics":
-        axes = {key: row.pop(key) for key in ("context", "epoch", "step") if key in row}
+        axes: dict[str, Any] = {key: row.pop(key) for key in ("context", "epoch", "step") if key in row}
         return ("log_metrics", (row,), axes) if row else None
     if kind == "params":
         return "log_params", (row,), {}
