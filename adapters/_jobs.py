@@ -197,6 +197,16 @@ class JobFiles:
         os.replace(temporary, path)
 
 
+def job_files(run: Path, key: str) -> JobFiles:
+    """Return where the job of a replica lies: in the folder of its run, or of the file that is its run."""
+    return JobFiles((run if run.suffix != ".jsonl" else run.parent) / FOLDER, key)
+
+
+def how_to_send(run: Path | str) -> str:
+    """Return what to do about a job that is left."""
+    return f"What it has not got is stored; send it with: plattli send {run}"
+
+
 def jobs(run: Path) -> list[JobFiles]:
     """Return the jobs of a run that are not done."""
     return [JobFiles(path.parent, path.stem) for path in sorted((run / FOLDER).glob("*.job"))]

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from adapters._jobs import FOLDER, Job, JobFiles, State
-from adapters._replicas import Options, Replica, with_state
+from adapters._jobs import Job, JobFiles, State, how_to_send, job_files
+from adapters._replicas import Options, Replica, plain_record, with_state
 from loggers.contract import JSON
 from loggers.records import type_name
 from loggers.replay import Cursor, Lag, lag
@@ -36,7 +36,7 @@ class Process(Replica):
     def __init__(self, logger: Any, key: str, options: Options, news: list[str]) -> None:
         super().__init__(logger, key, options, news)
         try:
-            self._recipe = pickle.dumps(logger)
+            self._recipe: bytes = self.recipe or pickle.dumps(logger)
         except Exception as error:
             raise TypeError(
                 f"{type(logger).__name__} runs in a process of its own and cannot be pickled: {error}"
@@ -50,7 +50,7 @@ class Process(Replica):
         self._begin: Callable[[], None] = lambda: None
 
     def _files_of(self, run: Path) -> JobFiles:
-        return JobFiles((run if run.suffix != ".jsonl" else run.parent) / FOLDER, self.key)
+        return job_files(run, self.key)
 
     def end_predecessor(self, run: Path) -> None:
         """See :class:`Replica`."""
@@ -95,7 +95,7 @@ class Process(Replica):
         state = files.load_state()
         if state is None and self._entry is not None and self._entry.get("cursor") is not None:
             # the run was moved without what its follower had noted: so it is where the checkpoint says
-            state = State(self.name, record=_plain(record), cursor=self._entry["cursor"])
+            state = State(self.name, record=plain_record(record), cursor=self._entry["cursor"])
         if state is not None:
             if state.cursor is not None:
                 # a tracker may begin a new part, which should tell what the run is without the others
@@ -106,7 +106,7 @@ class Process(Replica):
         self._job = Job(
             run.resolve(),
             self._recipe,
-            _plain(record),
+            plain_record(record),
             self.options.poll,
             os.getpid(),
             list(sys.path),
@@ -193,8 +193,7 @@ class Process(Replica):
         return self._files.load_state() if self._files is not None else None
 
     def _how_to_send(self) -> str:
-        run = self._job.run if self._job is not None else "RUN"
-        return f"What it has not got is stored; send it with: plattli send {run}"
+        return how_to_send(self._job.run if self._job is not None else "RUN")
 
     def entry(self) -> dict[str, JSON]:
         """See :class:`Replica`."""
@@ -239,7 +238,3 @@ class Process(Replica):
                 last_error=state.last_error or self.last_error,
             )
         return report
-
-
-def _plain(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if record is None else {key: value for key, value in record.items() if key != "cursor"}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
+import sys
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
-from adapters._jobs import Backoff, is_permanent
+from adapters._jobs import Backoff, Job, State, how_to_send, is_permanent, job_files
 from loggers.contract import JSON
 from loggers.errors import ConfusionError, MetricNameError, MetricValueError, StepError
 from loggers.records import checkpoint_record, resume, type_name
@@ -33,6 +35,10 @@ class Options(NamedTuple):
 
     poll: float
     backoff: Backoff
+
+
+class _Over(Exception):
+    """A follower in this process has been told to stop."""
 
 
 class Behind(Exception):
@@ -59,6 +65,8 @@ class Replica:
         self.log_line = verb_of(logger, "log_metrics")
         #: it was in the tee at the state that is resumed; one that was not gets the whole run first
         self.known = True
+        #: what makes such a logger in another process; ``None`` of one that is tied to this process
+        self.recipe = _recipe(logger)
         if (hold_nothing := getattr(self._innermost, "hold_nothing", None)) is not None:
             hold_nothing()  # what it has not written is in the run, and lives longer there than in its memory
 
@@ -108,6 +116,26 @@ class Replica:
             return Replica.entry(self)
         except Exception:
             return {"logger": type_name(self.logger), "state": None}
+
+    def leave_job(self, run: Path, cursor: dict[str, JSON], entry: Mapping[str, Any]) -> bool:
+        """Leave what is missing to ``plattli send``; return whether that was possible.
+
+        Args:
+            run: the run.
+            cursor: what the logger has had.
+            entry: its entry of a tee's state, of the same moment.
+        """
+        if self.recipe is None:
+            return False
+        record = plain_record(with_state(entry))
+        files = job_files(run, self.key)
+        try:
+            files.folder.mkdir(parents=True, exist_ok=True)
+            files.save_state(State(self.name, self.delivered, last_error=self.last_error, record=record, cursor=cursor))
+            files.save_job(Job(run.resolve(), self.recipe, record, self.options.poll, 0, list(sys.path)))
+        except OSError:
+            return False
+        return True
 
     def url(self) -> str | None:
         """Return where people can look at the run."""
@@ -226,6 +254,7 @@ class Inline(Replica):
 
     def start(self, run: Path, run_id: str | None, *, resumed: bool) -> None:
         """See :class:`Replica`."""
+        _forget_job(run, self.key)
         if not resumed:
             return
         if not self.known:
@@ -248,7 +277,7 @@ class Inline(Replica):
         """
         cursor = self._cursor if self._cursor is not None else everything(run, waiting, self._missed)
         follower = Thread(self.logger, self.key, self.options, self.news)
-        follower.delivered = self.delivered
+        follower.delivered, follower.recipe = self.delivered, self.recipe
         if self.broken is not None:
             follower.error = follower.last_error = f"{type(self.broken).__name__}: {self.broken}"
             follower.told = True
@@ -301,6 +330,9 @@ class Inline(Replica):
             return None
         if self.broken is not None or self.is_slow:
             return f"{self.name} did not get everything ({self.error}); the whole run is in {run}"
+        with contextlib.suppress(OSError, ValueError):  # the run cannot be read
+            if self.leave_job(run, everything(run).to_json(), self.entry_if_possible()):
+                return f"{self.name} could not be finished: {self.error}. {how_to_send(run)}"
         return f"{self.name} could not be finished: {self.error}; all lines are in {run}"
 
     def lag(self, run: Path) -> Lag:
@@ -318,11 +350,13 @@ class Thread(Replica):
         self._cursor: Cursor | None = None
         #: set at finish: from then on one more failure is the last
         self._closing = threading.Event()
+        #: set when there is no time left
+        self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, run: Path, cursor: Cursor, *, given_up: bool = False) -> None:
         """Go on with a logger that has what the cursor says; or do not, and only know how far it is."""
-        self._cursor = cursor
+        self._cursor, self._given_up = cursor, given_up
         self._before = self.delivered
         #: where the logger was when it was last asked, and its entry of a tee's state then
         self._noted: tuple[dict[str, JSON], dict[str, JSON]] = cursor.to_json(), self.entry_if_possible()
@@ -350,6 +384,7 @@ class Thread(Replica):
         """See :class:`Replica`."""
         if resumed and self.known and self._cursor is None:
             self._cursor = everything(run)  # it was called in turn then
+        _forget_job(run, self.key)
         self.begin(run, self._cursor or Cursor(), given_up=self.error is not None)
 
     def entry(self) -> dict[str, JSON]:
@@ -365,6 +400,8 @@ class Thread(Replica):
             closing = self._closing.is_set()
             try:
                 replay(run, self.logger, since=cursor, follow=True, poll=self.options.poll, progress=self._note)
+            except _Over:
+                return
             except Exception as error:
                 self.error = self.last_error = f"{type(error).__name__}: {error}"
                 failures = 1 if cursor.lines > lines else failures + 1
@@ -378,27 +415,54 @@ class Thread(Replica):
             self.error = None
             self.delivered = self._before + cursor.lines
             self._noted = cursor.to_json(), self.entry_if_possible()
+        if self._over.is_set() and not cursor.finished:
+            raise _Over
 
     def finish(self, status: str, deadline: float) -> None:
         """See :class:`Replica`."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(max(deadline - time.monotonic(), 0.0))
+            self._over.set()
+            self._thread.join(_LEAST_S)  # it stops behind the call that it is in
 
     def abandon(self, status: str) -> None:
         """See :class:`Replica`."""
         self._closing.set()
+        self._over.set()
 
     def missing(self, run: Path) -> str | None:
         """See :class:`Replica`."""
         if self._cursor is None or self._cursor.finished:
             return None
         why = self.error or "it was too slow"
-        return f"{self.name} did not get everything ({why}); the whole run is in {run}"
+        if not self._given_up and self.leave_job(run, *self._noted):
+            self.told = False  # the caller knows why, but not what to do
+            return f"{self.name} did not get everything ({why}). {how_to_send(run)}"
+        return f"{self.name} did not get everything ({why}); the whole run is in {run}, for plattli replay to send"
 
     def lag(self, run: Path) -> Lag:
         """See :class:`Replica`."""
         return lag(run, Cursor() if self._cursor is None else Cursor.from_json(self._noted[0]))
+
+
+def _recipe(logger: Any) -> bytes | None:
+    """Return what makes such a logger in another process; ``None`` of one that is tied to this process."""
+    try:
+        return pickle.dumps(logger)
+    except Exception:  # whatever its parts say to that
+        return None
+
+
+def _forget_job(run: Path, key: str) -> None:
+    """What an earlier process could not deliver is ours to deliver."""
+    with contextlib.suppress(OSError):
+        job_files(run, key).forget()
+
+
+def plain_record(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a replica's entry of a tee's state without what is the tee's."""
+    return None if record is None else {key: value for key, value in record.items() if key != "cursor"}
 
 
 def _skip(*args: Any, **kwargs: Any) -> NoReturn:

@@ -110,12 +110,13 @@ VERBS = ("log_metrics", "log_params", "log_tags", "log_other", "log_confusion", 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_inline_replica_that_always_raises_costs_one_warning(tmp_path: Path, verb: str) -> None:
-    """The run is whole, the warning names the replica and the error, and finish does not wait for nothing."""
+    """It names the replica and the error; one more at the end says what to do. The run is whole."""
     logger = TeeLogger(PlattliLogger(tmp_path / "run"), FailingLogger(tmp_path / "calls", (verb,)))
     with pytest.warns(RuntimeWarning, match=f"FailingLogger .*no {verb} today") as caught:
         train(logger)
 
-    assert len(caught) == 1
+    how_to_send = f"send it with: plattli send {tmp_path / 'run'}"
+    assert [how_to_send in str(warning.message) for warning in caught] == [False, True][verb == "finish" :]
     assert local_losses(tmp_path / "run") == EXPECTED
     assert f"no {verb} today" in str(logger.report()[0]["error"])
 
@@ -560,7 +561,10 @@ def test_a_killed_run_goes_on_with_other_trackers(tmp_path: Path, before: str, a
     if after == "tee":
         assert points(tmp_path / "here")["train/loss"] == points(tmp_path / "there")["train/loss"] == losses
     else:
-        wait_for(lambda: calls(tmp_path / "there")[-1:] == [("finish", ["error"], {})])
+        # the follower of the killed process ends with what it finds: perhaps the second one has ended by then
+        wait_for(lambda: calls(tmp_path / "there")[-1][0] == "finish")
+        (status,) = calls(tmp_path / "there")[-1][1]
+        assert status == "error" or points(tmp_path / "there")["train/loss"][-1] == losses[-1]
 
 
 def test_a_json_lines_file_goes_on_without_its_tee(tmp_path: Path) -> None:

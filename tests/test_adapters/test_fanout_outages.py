@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import pickle
@@ -12,19 +13,22 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapters import TeeLogger, TensorBoardLogger
+from adapters import MetricsGroupLogger, TeeLogger, TensorBoardLogger
 from adapters.follower import FOLDER, Backoff, Job, JobFiles, work
 from loggers import CSVLogger, JSONLogger, PlattliLogger, Thinned, checkpoint_record, logger_info, resume
 from loggers.errors import RecordError, UndeliveredError
+from loggers.testing import Stored
 from plattli import Reader
 from plattli.cli import main as plattli
 from tests.faults import failing_disk
+from tests.test_adapters.metrics_groups import ByHand
 from tests.test_adapters.replicas import (
     CuttingLogger,
     FailingLogger,
@@ -37,6 +41,7 @@ from tests.test_adapters.replicas import (
     wait_for,
 )
 from tests.test_adapters.tensorboard_files import Files
+from tests.test_adapters.test_contract import tensorboard_run
 from tests.test_loggers.test_contract import csv_run, json_run, plattli_run
 
 
@@ -406,7 +411,9 @@ def test_a_backend_that_raises_in_every_verb_costs_one_warning(tmp_path: Path, p
             wait_for(lambda: logger.report()[0]["error"] is not None)
         logger.finish("completed")
 
-    assert len(caught) == 1
+    # what went wrong; and at the end what to do, if that was not said at once
+    assert len(caught) == (2 if placement == "inline" else 1)
+    assert f"plattli send {tmp_path / 'run'}" in str(caught[-1].message)
     assert stored(tmp_path / "run") == lines(range(1, 200))
     assert points(tmp_path / "calls") == {}
     assert "no log_" in str(logger.report()[0]["last_error"])
@@ -736,3 +743,38 @@ def test_a_first_line_in_which_training_was_interrupted_reaches_the_replicas(tmp
         log(tee, range(1, 5))
         tee.finish("completed")
     assert points(tmp_path / "calls") == {"train/loss": [(step, step * 0.5) for step in range(5)]}
+
+
+#: how to build a logger of local files, and how to read what it has written
+LOCAL: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Stored]]] = {
+    "csv": (lambda path: CSVLogger(path / "log.csv"), lambda path: csv_run(path / "log.csv")),
+    "json": (lambda path: JSONLogger(path / "log.jsonl"), lambda path: json_run(path / "log.jsonl")),
+    "tensorboard": (TensorBoardLogger, tensorboard_run),
+    "group": (MetricsGroupLogger, lambda path: ByHand(path).stored()),
+}
+
+
+@pytest.mark.parametrize("fails", ["in the middle", "at the end"])
+@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.filterwarnings("ignore:.*a thread goes on with it")
+def test_what_a_replica_in_this_process_could_not_get_is_left_to_send(tmp_path: Path, kind: str, fails: str) -> None:
+    """Its disk takes nothing; a warning at the end says how to send the rest, and that sends it, once."""
+    build, read = LOCAL[kind]
+    run, target = tmp_path / "run", tmp_path / "target"
+    logger = TeeLogger(PlattliLogger(run), build(target), poll=0.001, first_wait=0.001, finish_timeout=1.0)
+    log(logger, range(1, 50))
+    with pytest.warns(RuntimeWarning, match=f"send it with: plattli send {run}"), failing_disk(below=target):
+        if fails == "in the middle":
+            log(logger, range(50, 100))
+        logger.finish("completed")
+    del logger  # as its process ends: some loggers keep their files to themselves
+    gc.collect()
+    sent = subprocess.run([sys.executable, "-m", "plattli", "send", run], capture_output=True, text=True, check=False)
+
+    assert (sent.returncode, sent.stderr) == (0, ""), sent.stderr
+    expected = [(step, step * 0.5) for step in range(1, 100 if fails == "in the middle" else 50)]
+    found = read(target)
+    assert found.metrics["train/loss"] == expected
+    assert found.status in ("completed", "STATUS_SUCCESS")
+    assert plattli(["send", str(run)]) == 0
+    assert read(target).metrics["train/loss"] == expected
