@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from loggers.errors import LoggerError, UndeliveredError
+from loggers.errors import LoggerError, RunExistsError, UndeliveredError
 from loggers.replay import Cursor
 
 try:
@@ -39,7 +39,7 @@ _FOR_GOOD: Final = (TypeError, AttributeError, NameError, ImportError, NotImplem
 def is_permanent(error: BaseException) -> bool:
     """Tell an error that comes again however often one tries from an outage."""
     if isinstance(error, LoggerError):  # ours, so it says that something is wrong, unless it is an outage too
-        return not isinstance(error, OSError | UndeliveredError)
+        return isinstance(error, RunExistsError) or not isinstance(error, OSError | UndeliveredError)
     return isinstance(error, _FOR_GOOD)
 
 

@@ -778,3 +778,17 @@ def test_what_a_replica_in_this_process_could_not_get_is_left_to_send(tmp_path: 
     assert found.status in ("completed", "STATUS_SUCCESS")
     assert plattli(["send", str(run)]) == 0
     assert read(target).metrics["train/loss"] == expected
+
+
+def test_a_run_that_is_there_already_is_told_once_and_not_tried_again(tmp_path: Path) -> None:
+    """No attempt mends that, so the warning does not promise one."""
+    other = TensorBoardLogger(tmp_path / "tb")
+    other.log_metrics({"loss": 1.0}, step=1)
+    other.finish("completed")
+    logger = TeeLogger(PlattliLogger(tmp_path / "run"), TensorBoardLogger(tmp_path / "tb"))
+    with pytest.warns(RuntimeWarning, match=r"RunExistsError.* is left behind: .*for plattli replay to send") as caught:
+        log(logger, range(1, 5))
+        logger.finish("completed")
+
+    assert len(caught) == 1
+    assert stored(tmp_path / "run") == lines(range(1, 5))
