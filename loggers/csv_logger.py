@@ -22,7 +22,7 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from loggers._backlog import BACKLOG, warn
 from loggers._cells import cell
@@ -43,8 +43,11 @@ class CSVLogger:
 
     Numbers are spelled so that they read back equal, NaN and the infinities as ``nan``, ``inf`` and ``-inf``; lists
     and mappings are JSON in a cell. A cell is empty where the line has no such metric. The same (metric, step) again
-    is another row. A file that is there is appended to; :meth:`reattach` cuts it back. One that somebody removes begins
-    anew with the next row, with a warning.
+    is another row. A file that somebody removes begins anew with the next row, with a warning; one whose directory is
+    renamed is gone on with there, until it is closed.
+
+    The file is locked while it is open: another process that writes to it raises ``RunLockedError``. In one process a
+    newer logger takes it over from an older one, whose next verb raises.
 
     After a ``fork`` the child's copy writes nothing, begun or not, and so does a pickled copy of a logger that has
     begun to write. A logger that has not may be pickled and used elsewhere. Threads may share a logger.
@@ -54,21 +57,35 @@ class CSVLogger:
             opened before the first verb. What is no metric goes to the file of that name that ends with
             ``.notes.jsonl``.
         backlog: bytes of memory for what the disk does not take; 0 raises ``UnwrittenError`` at once.
+        if_exists: what to do when the file is there and :meth:`reattach` is not called: ``"append"`` goes on behind
+            it, ``"replace"`` empties it and removes its notes with the first verb, ``"refuse"`` raises
+            ``RunExistsError`` then.
+
+    Raises:
+        LoggerError: ``if_exists`` is something else.
     """
 
     #: A few microseconds and a local file: the fan-out calls this logger in turn.
     placement: Final = "inline"
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, backlog: int = BACKLOG) -> None:
-        self._set_up(None if path is None else Path(path), backlog)
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        backlog: int = BACKLOG,
+        if_exists: Literal["append", "replace", "refuse"] = "append",
+    ) -> None:
+        if if_exists not in ("append", "replace", "refuse"):
+            raise LoggerError(f"if_exists must be 'append', 'replace' or 'refuse', got {if_exists!r}")
+        self._set_up(None if path is None else Path(path), backlog, if_exists)
         self._owner = os.getpid()  # a fork's copy is none of its own
         self._begun = False
         self._finished = False
         self._warned = False
         self._last: tuple[int | None, int | None] = (None, None)  # step and epoch of the last row
 
-    def _set_up(self, path: Path | None, backlog: int) -> None:
-        self._file = CSVFile(self, path, backlog)
+    def _set_up(self, path: Path | None, backlog: int, if_exists: Literal["append", "replace", "refuse"]) -> None:
+        self._file = CSVFile(self, path, backlog, if_exists)
         self._lock = self._file.mutex
         self._notes = Notes(self._file)
 
@@ -152,7 +169,7 @@ class CSVLogger:
                 self._noting().log_confusion(matrix, labels, epoch=epoch, step=step, context=context, name=name)
 
     def finish(self, status: str) -> None:
-        """Note the status beside the table, and close both files.
+        """Note the status beside the table, and close both files. A table that is refused stays as it is.
 
         Raises:
             StatusError: not one of the four.
@@ -160,7 +177,7 @@ class CSVLogger:
             UnwrittenError: the disk takes nothing. The message says what is missing; ``finish`` can be called again.
         """
         check_status(status)
-        if self._may_write():
+        if self._may_write() and not self._file.is_refused():
             with self._lock:
                 file = self._file
                 file.open()  # so that a state taken later knows how many rows there are
@@ -194,12 +211,14 @@ class CSVLogger:
                 file.backlog.retry()  # a checkpoint goes with what is on disk, if that can be
             notes = [len(line.data) for line in file.backlog or () if isinstance(line, JSONLine)]
             rows = 0 if file.backlog is None else len(file.backlog) - len(notes)
-            there = read_table(file.path)[1] if not self._begun and file.path is not None else file.rows
+            there, size = file.rows, file.notes_size()
+            if not self._begun and file.path is not None:  # it goes on behind what is there, or without it
+                there, size = (read_table(file.path)[1], size) if file.if_exists == "append" else (0, 0)
             step, epoch = self._last
             return {
                 "path": None if file.path is None else os.path.abspath(file.path),
                 "rows": there + rows,
-                "notes": file.notes_size() + sum(notes),
+                "notes": size + sum(notes),
                 "waiting": rows,
                 "waiting_notes": sum(notes),
                 "step": step,
@@ -210,10 +229,12 @@ class CSVLogger:
         """Go on behind the rows and notes that were there when ``state`` was taken; remove the rest.
 
         Columns stay, also those that have no values any more. What waited for the disk then, and went with its
-        process, is missing; a warning counts it.
+        process, is missing; a warning counts it. A file with fewer rows because a :meth:`rewind` took them stays as it
+        is: whoever was killed behind that, before the next state, asks for it again.
 
         Raises:
-            RecordError: no such state, or the file has fewer rows.
+            RecordError: no such state, or the file has fewer rows for another reason.
+            RunLockedError: another process writes it.
             NoPathError: the logger has no path.
             UnwrittenError: rows wait in memory, and the disk takes nothing.
         """
@@ -234,10 +255,13 @@ class CSVLogger:
             self._settle("reattach")
             there, size = read_table(path)[1], self._file.notes_size()
             if there < rows - waiting[0] or size < notes - waiting[1]:
-                raise RecordError(
-                    f"{path} has {there} rows and {size} bytes of notes, and the state is of {rows} and {notes}, in "
-                    f"{state.get('path')}: build the logger with the path where that file is now"
-                )
+                if self._file.rewound() < rows - waiting[0]:
+                    raise RecordError(
+                        f"{path} has {there} rows and {size} bytes of notes, and the state is of {rows} and {notes}, "
+                        f"in {state.get('path')}: build the logger with the path where that file is now"
+                    )
+                rows, notes = there, size
+            self._file.take_back()
             self._file.cut(rows, notes)
             self._go_on(last)
         if there < rows or size < notes:
@@ -314,7 +338,7 @@ class CSVLogger:
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open files behind. A copy of a logger in use belongs to no process."""
         kept = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_notes")}
-        return {**kept, "_file": (self._file.path, self._file.limit)}
+        return {**kept, "_file": (self._file.path, self._file.limit, self._file.if_exists)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over what the pickle holds."""

@@ -59,6 +59,8 @@ def read_calls(path: Path, report: Report) -> Iterator[Item]:
     """Yield the verb calls of a JSONLogger's file."""
     for number, row in objects(path, report):
         kind = row.pop("type", None)
+        if kind == "rewind":  # by a CSVLogger, of itself
+            continue
         try:
             item = _call(kind, row)
         except (KeyError, TypeError):
