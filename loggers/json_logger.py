@@ -11,8 +11,9 @@
 
 Each line is one ``write`` of a whole line to a file opened for appending. So a killed process loses
 nothing it has logged, a crash of the machine loses at most the newest lines, and a resumed run simply
-goes on in the same file: there is no state to reattach. While the disk takes nothing, lines wait in
-memory; what it took of a line is cut off again.
+goes on in the same file: there is no state to reattach. Several processes may write to one file, each
+of them whole lines. While the disk takes nothing, lines wait in memory; what it took of a line is cut
+off again.
 """
 
 from __future__ import annotations

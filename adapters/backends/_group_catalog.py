@@ -4,7 +4,7 @@
 
     {"wal": {"lines": 3, "bytes": 233},
      "series": {"train/loss": {"type": "scalar", "count": 2, "latest_step": 2, "latest_timestamp": "…"}},
-     "events": {"count": 1}, "run_id": "…", "cuts": 0}
+     "events": {"count": 1}, "run_id": "…", "cuts": 0, "rewound": 0}
 
 Written by hand: Zarr writes the document as well, but gives no way to keep members that it does not know.
 """
@@ -25,7 +25,7 @@ DOCUMENT: Final = "zarr.json"
 #: The nodes with what the catalog speaks of.
 VALUES, STEPS, TIMES, EVENTS = "series", "steps", "wall_time", "events"
 #: The keys of the catalog that are ours, beside the format's own ``wal`` and ``series``.
-_OURS: Final = ("wal", "series", "events", "run_id", "cuts", "densifying")
+_OURS: Final = ("wal", "series", "events", "run_id", "cuts", "rewound", "densifying")
 
 
 class NoGroupError(LoggerError, FileNotFoundError):
@@ -139,6 +139,11 @@ class Catalog:
     def run_id(self) -> str | None:
         """What the run is called."""
         return self.data.get("run_id")
+
+    @property
+    def rewound(self) -> int:
+        """How many bytes the log had when steps were taken away, wherever they were; 0 if none ever were."""
+        return int(self.data.get("rewound") or 0)
 
     @property
     def holds_points(self) -> bool:

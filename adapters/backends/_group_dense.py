@@ -233,6 +233,12 @@ class Densifier:
             self._remove_arrays()
         self._largest.clear()
 
+    def note_rewind(self, size: int) -> None:
+        """Say that a log of ``size`` bytes is about to lose lines in its middle: its bytes mean nothing from then on."""
+        catalog = self.catalog.copy()
+        catalog.data["rewound"] = max(size, catalog.rewound)
+        self.save(catalog)
+
     def _remove_arrays(self) -> None:
         self._arrays.forget()
         for node in (VALUES, STEPS, TIMES):

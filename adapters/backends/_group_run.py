@@ -148,7 +148,9 @@ class GroupRun:
             )
         path = folder / FILE_NAME
         size = path.stat().st_size if path.is_file() else 0
-        if size < state.size:
+        # whoever was killed behind a rewind, before the next state, asks for it again: until then all of it stays
+        was_rewound = catalog is not None and catalog.rewound >= state.size
+        if size < state.size and not was_rewound:
             raise RecordError(
                 f"{WHO} on {folder} cannot go on with run {state.run_id!r}: {path} has {size} bytes, and had "
                 f"{state.size} when the state was taken; restore it, or build {WHO}(path, if_exists='append')"
@@ -156,14 +158,15 @@ class GroupRun:
         run = cls(folder)
         try:
             covers = run.densifier.catalog.covers
-            if covers is None or not run.log.ends_line(state.size):
+            end = state.size if run.log.ends_line(state.size) or not was_rewound else run.log.size
+            if covers is None or not run.log.ends_line(end):
                 problem = "it is no part of the group" if covers is None else f"no line ends at byte {state.size}"
                 raise RecordError(
                     f"{WHO} on {folder} cannot go on with run {state.run_id!r}: {path} is not the log of which the "
                     f"state was taken, as {problem}; restore it, or build {WHO}(path, if_exists='append')"
                 )
-            run.densifier.rewind(rebuild=covers[1] > state.size)
-            run.log.cut(state.size)
+            run.densifier.rewind(rebuild=covers[1] > end)
+            run.log.cut(end)
             run.densifier.mark_cut()
             run._sign(state.run_id)
         except BaseException:
@@ -177,6 +180,7 @@ class GroupRun:
         Raises:
             OSError: the disk refused it; nothing of the log is gone.
         """
+        self.densifier.note_rewind(self.log.size)
         self.densifier.rewind(rebuild=True)
         self.log.keep(partial(_is_before, step))
         self.densifier.mark_cut()

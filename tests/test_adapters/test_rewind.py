@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
-from adapters import MetricsGroupLogger, TrackioLogger
+from adapters import MetricsGroupLogger, TensorBoardLogger, TrackioLogger
 from adapters.backends.metrics_group import open_group
 from loggers import CSVLogger, PlattliLogger, checkpoint_record, resume
 from loggers.replay import Cursor, replay
 from loggers.testing import Stored
 from tests.faults import failing_disk
+from tests.killing import every_kill
 from tests.test_adapters import trackio_runs
 from tests.test_adapters.metrics_groups import ByHand
+from tests.test_adapters.test_contract import tensorboard_run
 from tests.test_loggers.test_contract import csv_run, plattli_run
 
 
@@ -110,6 +112,86 @@ def test_a_cut_run_reads_as_if_it_had_not_gone_on(tmp_path: Path, kind: str, end
     assert [step for step, _ in found.metrics["train/loss"]] == list(range(1, 10))
     assert found.other == {"report 3": {"at": 3}, "report 6": {"at": 6}, "report 9": "again"}
     assert found.tags == {"a": True, "b": True}
+
+
+class Interrupted(Exception):
+    pass
+
+
+def cut_after_delivery(run: Path, logger: Any, *, finish: bool = True) -> str:
+    """Deliver a run's first attempt, cut it and go on; return record and cursor of before as text."""
+    primary = PlattliLogger(run)
+    state = first_attempt(primary)
+    primary.finish("error")
+    cursor = replay(run, logger, finish=finish)
+    noted = json.dumps([checkpoint_record(logger), cursor.to_json()])
+    primary = PlattliLogger(run)
+    primary.reattach(state)
+    second_attempt(primary)
+    primary.finish("completed")
+    return noted
+
+
+def go_on(run: Path, logger: Any, noted: str, **options: Any) -> None:
+    """Deliver the rest with a new process's logger."""
+    record, cursor = json.loads(noted)
+    resume(logger, record)
+    replay(run, logger, since=Cursor.from_json(cursor), **options)
+
+
+@pytest.mark.usefixtures("trackio_home")
+@pytest.mark.filterwarnings("ignore:TensorBoardLogger")  # what it cannot show is told once
+@pytest.mark.parametrize("kind", [*KINDS, "tensorboard"])
+def test_a_follower_dies_before_it_has_noted_the_rewind(tmp_path: Path, kind: str) -> None:
+    """Twice: what is there is less than its record says, and it goes on all the same."""
+    build, read = {**KINDS, "tensorboard": (TensorBoardLogger, tensorboard_run)}[kind]
+    run = tmp_path / "run"
+    noted = cut_after_delivery(run, build(tmp_path / "target"))
+
+    def die(cursor: Cursor) -> None:
+        raise Interrupted
+
+    for _ in range(2):
+        logger = build(tmp_path / "target")
+        with pytest.raises(Interrupted):
+            go_on(run, logger, noted, progress=die)
+        checkpoint_record(logger)  # waits for what a thread writes
+    go_on(run, build(tmp_path / "target"), noted)
+    replay(run, build(tmp_path / "whole"))
+
+    assert comparable(read(tmp_path / "target")) == comparable(read(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "group"])
+def test_a_follower_is_killed_anywhere_in_a_rewind(tmp_path: Path, kind: str) -> None:
+    """At each file operation, its notes' own among them; the next one goes on from the last note.
+
+    Nothing is finished, as that makes a group's arrays, and so a hundred operations more.
+    """
+    build, read = KINDS[kind]
+    before = tmp_path / "before"
+    before.mkdir()
+    noted = cut_after_delivery(before / "run", build(before / "target"), finish=False)
+    (before / "note").write_text(noted)
+    replay(before / "run", build(tmp_path / "whole"), finish=False)
+    expected = comparable(read(tmp_path / "whole"))
+
+    def follow(root: Path, acknowledge: Callable[[object], None]) -> None:
+        logger = build(root / "target")
+
+        def note(cursor: Cursor) -> None:
+            (root / "new").write_text(json.dumps([checkpoint_record(logger), cursor.to_json()]))
+            os.replace(root / "new", root / "note")
+            acknowledge("noted")
+
+        go_on(root / "run", logger, (root / "note").read_text(), progress=note, finish=False)
+
+    for number, root, noted_then in every_kill(follow, tmp_path, before):
+        follow(root, lambda fact: None)
+        assert comparable(read(root / "target")) == expected, number
+        if noted_then:  # the rest is as ever
+            break
+    assert number > 5
 
 
 @pytest.mark.usefixtures("trackio_home")
