@@ -7,6 +7,9 @@ import math
 import os
 import pickle
 import shutil
+import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +21,14 @@ from hypothesis import strategies as st
 
 from loggers import CSVLogger
 from loggers._cells import cell, name_cell, name_of, short, value_of
-from loggers.errors import LoggerError, LoggerFinishedError, NoPathError, RecordError
+from loggers.errors import (
+    LoggerError,
+    LoggerFinishedError,
+    NoPathError,
+    RecordError,
+    RunExistsError,
+    RunLockedError,
+)
 from tests.killing import every_kill
 from tests.test_loggers.test_contract import csv_run
 
@@ -234,3 +244,260 @@ def test_it_needs_a_path_in_time(tmp_path: Path) -> None:
         "logger": "CSVLogger", "path": str(tmp_path / "metrics.csv"), "rows": 1, "waiting": 0,
     }  # fmt: skip
     assert csv_run(tmp_path / "metrics.csv").status == "completed"
+
+
+# ---- interrupted -----------------------------------------------------------------------------------
+
+
+def interrupted_at(n: int, call: Callable[[], None]) -> bool:
+    """Run ``call`` with Ctrl-C at the n-th line of the logger's modules; tell if there was such a line."""
+    left = [n]
+
+    def trace(frame: Any, event: str, arg: object) -> Any:
+        if Path(frame.f_code.co_filename).name not in ("_csv_file.py", "_backlog.py", "csv_logger.py"):
+            return None
+        # the guard's own lines hold no instruction at which Python looks for signals
+        if event == "line" and frame.f_code.co_name != "alone":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # interrupted between open and with
+def test_ctrl_c_anywhere_loses_nothing(tmp_path: Path) -> None:
+    """Every row that was acknowledged is there once, and the table is rectangular, whatever was left half done."""
+    for n in range(1, 10_000):
+        path = tmp_path / str(n) / "log.csv"
+        logger = CSVLogger(path)
+        logged: list[int] = []
+
+        def log(logger: CSVLogger = logger, logged: list[int] = logged) -> None:
+            for step in range(len(logged), 4):
+                logger.log_metrics({"loss": step / 8, f"new {step // 2}": step}, step=step)
+                logged.append(step)
+
+        hit = interrupted_at(n, log)
+        for step in (8, 9):
+            logger.log_metrics({"loss": step / 8, f"late {step}": step}, step=step)
+        logger.finish("interrupted")
+
+        found = csv_run(path).metrics
+        steps = [step for step, _ in found["train/loss"]]
+        assert steps in ([*logged, 8, 9], [*logged, len(logged), 8, 9]), n
+        assert all(value == step / 8 for step, value in found["train/loss"])
+        assert all(points == [(s, s) for s, _ in points] for name, points in found.items() if name != "train/loss")
+        assert len({len(row) for row in rows(path)}) == 1
+        if not hit:
+            break
+    assert n > 100
+
+
+def test_a_signal_handler_that_logs_is_told(tmp_path: Path) -> None:
+    """In the middle of a call it would find the table half written."""
+    logger = CSVLogger(tmp_path / "log.csv")
+    logger.log_metrics({"loss": 0.5}, step=1)
+    said: list[str] = []
+
+    def handle() -> None:
+        try:
+            logger.log_metrics({"more": 1.0}, step=3)
+        except LoggerError as error:
+            said.append(str(error))
+
+    def trace(frame: Any, event: str, arg: object) -> Any:
+        if frame.f_code.co_name == "_replace" and not said:
+            handle()
+
+    sys.settrace(trace)
+    try:
+        logger.log_metrics({"loss": 0.25, "acc": 1.0}, step=2)
+    finally:
+        sys.settrace(None)
+    logger.log_metrics({"loss": 0.125}, step=4)
+
+    assert len(said) == 1
+    assert "from a signal handler" in said[0]
+    assert csv_run(tmp_path / "log.csv").metrics == {
+        "train/loss": [(1, 0.5), (2, 0.25), (4, 0.125)], "train/acc": [(2, 1.0)],
+    }  # fmt: skip
+
+
+# ---- one writer ------------------------------------------------------------------------------------
+
+OTHER = """
+import sys
+from loggers import CSVLogger
+logger = CSVLogger(sys.argv[1])
+try:
+    logger.log_metrics({"other": 1.0}, step=1)
+except BlockingIOError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def other_process(path: Path) -> str:
+    """Log a row in another process; return what it was told."""
+    return subprocess.run([sys.executable, "-c", OTHER, path], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_second_process_is_refused(tmp_path: Path, grown: bool) -> None:
+    """Also when the table was written anew; and it may write when the first one is done."""
+    path = tmp_path / "log.csv"
+    logger = CSVLogger(path)
+    logger.log_metrics({"loss": 0.5}, step=1)
+    if grown:
+        logger.log_metrics({"acc": 0.5}, step=2)
+    assert other_process(path) == (
+        f"RunLockedError {path} is being written by another logger; finish that one, or write to another file\n"
+    )
+    logger.close()
+    assert other_process(path) == ""
+
+    assert csv_run(path).metrics["train/other"] == [(1, 1.0)]
+
+
+def test_the_lock_of_a_killed_process_falls(tmp_path: Path) -> None:
+    """Also when a fork of it lives on."""
+    path = tmp_path / "log.csv"
+    program = """
+import os, sys, time
+from loggers import CSVLogger
+logger = CSVLogger(sys.argv[1])
+logger.log_metrics({"loss": 0.5}, step=1)
+if os.fork():
+    os.kill(os.getpid(), 9)
+sys.stdin.read()
+"""
+    process = subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    with process.stdin:
+        assert process.wait() == -signal.SIGKILL
+        assert other_process(path) == ""
+
+    assert csv_run(path).metrics == {"train/loss": [(1, 0.5)], "train/other": [(1, 1.0)]}
+
+
+def test_a_newer_logger_of_the_process_takes_over(tmp_path: Path) -> None:
+    """The older one's next verb says so; it may go on by a reattach. The newer one is not taken over by accident."""
+    path = tmp_path / "log.csv"
+    older, newer = CSVLogger(path), CSVLogger(path)
+    older.log_metrics({"loss": 0.5}, step=1)
+    newer.log_metrics({"acc": 0.5}, step=2)
+    with pytest.raises(RunLockedError, match="a newer CSVLogger in this process has taken .* over"):
+        older.log_metrics({"loss": 0.25}, step=2)
+    with pytest.raises(RunLockedError, match="is being written by another logger"):
+        older.close()
+        older._file._is_taken = False
+        older.log_metrics({"loss": 0.25}, step=2)
+    state = newer.logger_state()
+    older.reattach(state)
+    older.log_metrics({"loss": 0.25}, step=3)
+    with pytest.raises(RunLockedError, match="has taken"):
+        newer.log_metrics({"acc": 1.0}, step=3)
+
+    assert csv_run(path).metrics == {"train/loss": [(1, 0.5), (3, 0.25)], "train/acc": [(2, 0.5)]}
+
+
+# ---- moved away ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_run_that_is_moved_goes_on_where_it_is(tmp_path: Path, noted: bool) -> None:
+    """New metrics and notes, too: one warning says where, and nothing is made anew at the old place."""
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    logger = CSVLogger(run / "log.csv")
+    logger.log_metrics({"loss": 0.5}, step=1)
+    if noted:
+        logger.log_tags("a")
+    run.rename(moved)
+    logger.log_metrics({"loss": 0.25}, step=2)
+    with pytest.warns(RuntimeWarning, match=r"run/log\.csv was moved to .*moved/log\.csv") as caught:
+        logger.log_metrics({"acc": 1.0}, step=3)
+        logger.log_metrics({"last": 1.0}, step=4)
+        logger.finish("completed")
+    found = csv_run(moved / "log.csv")
+
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert found.metrics == {
+        "train/loss": [(1, 0.5), (2, 0.25)], "train/acc": [(3, 1.0)], "train/last": [(4, 1.0)],
+    }  # fmt: skip
+    assert (found.status, found.tags) == ("completed", {"a": True} if noted else {})
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
+# ---- a table that is there -------------------------------------------------------------------------
+
+
+def first_run(path: Path) -> Any:
+    with CSVLogger(path) as logger:
+        logger.log_params({"lr": 0.1})
+        logger.log_metrics({"loss": 0.5}, step=1)
+        return logger.logger_state()
+
+
+def test_a_table_that_is_there_is_replaced(tmp_path: Path) -> None:
+    """With its notes, at the first verb and once; the state of before that knows it."""
+    path = tmp_path / "log.csv"
+    first_run(path)
+    logger = pickle.loads(pickle.dumps(CSVLogger(path, if_exists="replace")))
+    assert (logger.logger_state()["rows"], logger.logger_state()["notes"]) == (0, 0)
+    assert csv_run(path).params == {"lr": 0.1}
+    logger.log_tags("second")
+    logger.close()
+    logger.log_metrics({"acc": 0.5}, step=1)
+    logger.finish("completed")
+
+    found = csv_run(path)
+    assert (found.metrics, found.params, found.tags) == ({"train/acc": [(1, 0.5)]}, {}, {"second": True})
+
+
+@pytest.mark.parametrize("left", ["log.csv", "log.notes.jsonl"])
+def test_a_table_that_is_there_is_refused(tmp_path: Path, left: str) -> None:
+    """By its rows as by its notes; an empty file is nothing, and finishing leaves it as it is."""
+    path = tmp_path / "log.csv"
+    (tmp_path / "log.csv").touch()
+    with CSVLogger(path, if_exists="refuse") as fresh:
+        fresh.log_params({"lr": 0.1})
+        fresh.log_metrics({"loss": 0.5}, step=1)
+    for name in {"log.csv", "log.notes.jsonl"} - {left}:
+        (tmp_path / name).unlink()
+    before = (tmp_path / left).read_bytes()
+    logger = CSVLogger(path, if_exists="refuse")
+    for call in (lambda: logger.log_params({"lr": 1}), lambda: logger.log_metrics({"loss": 1}, step=1)):
+        with pytest.raises(RunExistsError, match=r"log\.csv holds a run already: .* if_exists='append'"):
+            call()
+    logger.finish("error")
+
+    assert [file.name for file in tmp_path.iterdir()] == [left]
+    assert (tmp_path / left).read_bytes() == before
+
+
+@pytest.mark.parametrize("if_exists", ["append", "replace", "refuse"])
+def test_a_reattach_goes_on_with_it(tmp_path: Path, if_exists: Any) -> None:
+    """Whatever is said."""
+    path = tmp_path / "log.csv"
+    state = first_run(path)
+    logger = CSVLogger(path, if_exists=if_exists)
+    logger.reattach(state)
+    logger.log_metrics({"loss": 0.25}, step=2)
+
+    assert csv_run(path).metrics == {"train/loss": [(1, 0.5), (2, 0.25)]}
+    assert csv_run(path).params == {"lr": 0.1}
+
+
+def test_it_can_be_told_three_things(tmp_path: Path) -> None:
+    """And says which."""
+    with pytest.raises(LoggerError, match="if_exists must be 'append', 'replace' or 'refuse', got 'ask'"):
+        CSVLogger(tmp_path / "log.csv", if_exists="ask")  # type: ignore[arg-type]
