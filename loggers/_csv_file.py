@@ -157,6 +157,7 @@ class CSVFile(Sink[Row | JSONLine]):
             if there.st_nlink or (path.exists() and os.path.samestat(there, path.stat())):
                 return fd
             message = f"{path} has been removed, and {self.rows} rows with it; it begins anew"
+            self.rows = 0
             self.close()
             warn(message)
         if self._path is None:
@@ -174,6 +175,9 @@ class CSVFile(Sink[Row | JSONLine]):
         path = self._where()
         self._stale = True  # until all of it is known
         self.close()
+        if self.rows and not path.exists():
+            before, self.rows = self.rows, 0
+            warn(f"{path}: its {before} rows are not there any more; it begins anew")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             fd = self._open(path)

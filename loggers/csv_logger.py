@@ -5,7 +5,8 @@
     metrics.csv            context,epoch,step,walltime,loss,acc
                            train,1,4,1796032596.216664,0.31,
                            validate,1,4,1796032596.218231,0.29,0.875
-    metrics.notes.jsonl    params, tags, other values, confusion matrices and the status, as JSONLogger writes them
+    metrics.notes.jsonl    params, tags, other values, confusion matrices and the status, as JSONLogger writes them;
+                           in a copy of a run that was cut: {"type":"rewind","step":60,"rows":100}
 
 Each row is one ``write``, so a killed process loses nothing that it has logged. While the disk takes nothing, rows and
 notes wait in memory. A metric that was not seen before is

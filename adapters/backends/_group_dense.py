@@ -234,7 +234,7 @@ class Densifier:
         self._largest.clear()
 
     def note_rewind(self, size: int) -> None:
-        """Say that a log of ``size`` bytes is about to lose lines in its middle: its bytes mean nothing from then on."""
+        """Say that a log of ``size`` bytes is about to lose lines in its middle: older states mean nothing then."""
         catalog = self.catalog.copy()
         catalog.data["rewound"] = max(size, catalog.rewound)
         self.save(catalog)

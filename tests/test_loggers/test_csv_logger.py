@@ -394,11 +394,7 @@ def test_a_newer_logger_of_the_process_takes_over(tmp_path: Path) -> None:
     older, newer = CSVLogger(path), CSVLogger(path)
     older.log_metrics({"loss": 0.5}, step=1)
     newer.log_metrics({"acc": 0.5}, step=2)
-    with pytest.raises(RunLockedError, match="a newer CSVLogger in this process has taken .* over"):
-        older.log_metrics({"loss": 0.25}, step=2)
-    with pytest.raises(RunLockedError, match="is being written by another logger"):
-        older.close()
-        older._file._is_taken = False
+    with pytest.raises(RunLockedError, match=r"a newer CSVLogger in this process has taken .* over"):
         older.log_metrics({"loss": 0.25}, step=2)
     state = newer.logger_state()
     older.reattach(state)
@@ -407,6 +403,22 @@ def test_a_newer_logger_of_the_process_takes_over(tmp_path: Path) -> None:
         newer.log_metrics({"acc": 1.0}, step=3)
 
     assert csv_run(path).metrics == {"train/loss": [(1, 0.5), (3, 0.25)], "train/acc": [(2, 0.5)]}
+
+
+def test_an_older_logger_takes_nothing_over(tmp_path: Path) -> None:
+    """One that was closed, or dropped with rows that wait, does not stop the one that is in use."""
+    path = tmp_path / "log.csv"
+    older, newer = CSVLogger(path), CSVLogger(path)
+    older.log_metrics({"loss": 0.5}, step=1)
+    older.close()
+    newer.log_metrics({"acc": 0.5}, step=2)
+    with pytest.raises(RunLockedError, match="is being written by another logger"):
+        older.log_metrics({"loss": 0.25}, step=2)
+    newer.log_metrics({"acc": 1.0}, step=3)
+    newer.finish("completed")
+    older.log_metrics({"loss": 0.25}, step=4)
+
+    assert csv_run(path).metrics == {"train/loss": [(1, 0.5), (4, 0.25)], "train/acc": [(2, 0.5), (3, 1.0)]}
 
 
 # ---- moved away ------------------------------------------------------------------------------------
@@ -435,6 +447,21 @@ def test_a_run_that_is_moved_goes_on_where_it_is(tmp_path: Path, noted: bool) ->
     }  # fmt: skip
     assert (found.status, found.tags) == ("completed", {"a": True} if noted else {})
     assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
+def test_a_closed_table_that_is_gone_is_told(tmp_path: Path) -> None:
+    """What comes begins anew at the old place: whoever has moved the rest should know."""
+    run = tmp_path / "run"
+    logger = CSVLogger(run / "log.csv")
+    logger.log_metrics({"loss": 0.5}, step=1)
+    logger.close()
+    run.rename(tmp_path / "moved")
+    with pytest.warns(RuntimeWarning, match="1 rows are not there any more; it begins anew") as caught:
+        logger.log_metrics({"loss": 0.25}, step=2)
+        logger.log_metrics({"acc": 0.25}, step=3)
+
+    assert len(caught) == 1
+    assert csv_run(run / "log.csv").metrics == {"train/loss": [(2, 0.25)], "train/acc": [(3, 0.25)]}
 
 
 # ---- a table that is there -------------------------------------------------------------------------
