@@ -20,6 +20,7 @@ _TYPES: Final = {
     "other": {"key", "value"},
     "confusion": {"matrix", "labels"},
     "finish": {"status"},
+    "rewind": {"step", "rows"},  # by a CSVLogger, of its table: no verb call
 }
 
 #: What every event of a metrics group's log has.
@@ -59,7 +60,7 @@ def read_calls(path: Path, report: Report) -> Iterator[Item]:
     """Yield the verb calls of a JSONLogger's file."""
     for number, row in objects(path, report):
         kind = row.pop("type", None)
-        if kind == "rewind":  # by a CSVLogger, of itself
+        if kind == "rewind":
             continue
         try:
             item = _call(kind, row)

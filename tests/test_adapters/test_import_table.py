@@ -47,6 +47,19 @@ def test_a_round_trip_keeps_everything(tmp_path: Path, capsys: pytest.CaptureFix
     assert about(tmp_path / "again") == about(run)
 
 
+def test_a_table_of_which_steps_were_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it notes of that itself is no part of the run, and nothing that is left out."""
+    run = write_run(tmp_path / "run")
+    logger = CSVLogger(tmp_path / "csv" / "metrics.csv")
+    replay(run, logger)
+    logger.rewind(0)
+    replay(run, logger)
+    (said,) = imported(tmp_path / "csv", tmp_path / "again", capsys=capsys)
+
+    assert points(tmp_path / "again") == points(run)
+    assert (about(tmp_path / "again"), said["left_out"]) == (about(run), {})
+
+
 @pytest.mark.parametrize(("delimiter", "ending"), [(";", "\n"), ("\t", "\r\n")])
 def test_other_delimiters_times_and_integers(tmp_path: Path, delimiter: str, ending: str) -> None:
     """An integer stays one, whatever its size; a time of the day becomes the walltime."""
