@@ -112,6 +112,7 @@ class CSVFile(Sink[Row | JSONLine]):
         self._columns: dict[str, int] = {}  # of metrics, behind the carriers
         self._size = 0  # bytes of complete rows
         self._torn = False  # there may be more than that
+        self._latest: tuple[Row | None, int] = None, 0  # the row that was written last, and where it ends
         self._busy = False  # a call is under way
         self._stale = False  # one ended half-way: the file counts, not what is in memory
         self._number = next(self._numbers)
@@ -268,6 +269,9 @@ class CSVFile(Sink[Row | JSONLine]):
                 if self.backlog is None:
                     self.notes.check(error)  # the table has a path that works; the notes beside it may not
                 raise
+        latest, end = self._latest
+        if line is latest and self._size == end:
+            return _ALL  # it waited, and was there already when an interrupt came
         if [*line.cells] == [*self._columns]:
             row = [*line.carriers, *line.cells.values()]
         else:
@@ -276,7 +280,9 @@ class CSVFile(Sink[Row | JSONLine]):
             row = [*line.carriers, *[""] * len(self._columns)]
             for name, text in line.cells.items():
                 row[self._columns[name]] = text
-        self._append(fd, _line(row))
+        data = _line(row)
+        self._latest = line, self._size + len(data)
+        self._append(fd, data)
         self.rows += 1
         return _ALL
 

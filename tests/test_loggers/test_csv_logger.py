@@ -256,8 +256,8 @@ def interrupted_at(n: int, call: Callable[[], None]) -> bool:
     def trace(frame: Any, event: str, arg: object) -> Any:
         if Path(frame.f_code.co_filename).name not in ("_csv_file.py", "_backlog.py", "csv_logger.py"):
             return None
-        # the guard's own lines hold no instruction at which Python looks for signals
-        if event == "line" and frame.f_code.co_name != "alone":
+        # the lines of these hold no instruction at which Python looks for signals while something is in the air
+        if event == "line" and frame.f_code.co_name not in ("alone", "_close"):
             left[0] -= 1
             if left[0] == 0:
                 raise KeyboardInterrupt

@@ -16,6 +16,7 @@ from loggers import CSVLogger, logger_info
 from loggers.errors import PathError, RecordError, UnwrittenError
 from tests.faults import failing_disk
 from tests.test_loggers.test_contract import csv_run
+from tests.test_loggers.test_csv_logger import interrupted_at
 from tests.test_loggers.test_json_logger_faults import largest_file
 
 
@@ -239,3 +240,24 @@ def test_a_checkpoint_in_an_outage(tmp_path: Path) -> None:
     (died / "log.csv").unlink()
     with pytest.raises(RecordError, match="has 0 rows"):
         CSVLogger(died / "log.csv").reattach(state)
+
+
+@pytest.mark.filterwarnings("ignore:run ", "ignore:unclosed file:ResourceWarning")
+def test_ctrl_c_anywhere_when_the_disk_is_back(tmp_path: Path) -> None:
+    """Each row that waited is written once, also the one that was just there when the interrupt came."""
+    for n in range(1, 10_000):
+        path = tmp_path / str(n) / "log.csv"
+        logger = CSVLogger(path)
+        logger.log_metrics({"loss": 0.0}, step=0)
+        with failing_disk():
+            for step in range(1, 4):
+                logger.log_metrics({"loss": step / 8, f"new {step // 2}": step}, step=step)
+        hit = interrupted_at(n, logger.close)
+        logger.finish("completed")
+
+        found = csv_run(path).metrics
+        assert found["train/loss"] == [(step, step / 8) for step in range(4)], n
+        assert found["train/new 1"] == [(2, 2), (3, 3)]
+        if not hit:
+            break
+    assert n > 50
