@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import errno
 import functools
-import io
 import itertools
 import json
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar
 
 from loggers._backlog import Sink, warn
-from loggers._cells import name_cell, name_of
+from loggers._csv_table import CARRIERS, Row, head_of, line_of, read_table
+from loggers._descriptors import close_all, lock, path_of
 from loggers._json_file import JSONFile, JSONLine, encode
 from loggers.errors import LoggerError, NoPathError, RunExistsError, RunLockedError
 from loggers.json_logger import JSONLogger
-
-try:
-    import fcntl
-except ImportError:  # no POSIX locks on this platform
-    fcntl = None  # type: ignore[assignment]
 
 IfExists: TypeAlias = Literal["append", "replace", "refuse"]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: The first columns, which say where a row belongs. A metric of such a name has it in quotes.
-CARRIERS: Final = ("context", "epoch", "step", "walltime")
-_RESERVED: Final = frozenset(CARRIERS)
-#: What a row, and a cell of it, costs in memory beside its text.
-_ROW, _CELL = 400, 80
 #: Types of notes that belong to a step.
 _WITH_STEP: Final = frozenset(("other", "confusion"))
 #: What a rewind has left among the notes: how far the table had come before it.
@@ -65,25 +54,6 @@ def _alone(call: Callable[Concatenate[CSVFile, _P], _T]) -> Callable[Concatenate
             file._busy = False
 
     return alone
-
-
-class Row(NamedTuple):
-    """One row.
-
-    Attributes:
-        step: as a number; it is among the carriers, too.
-        carriers: the first cells.
-        cells: metric -> cell.
-    """
-
-    step: int
-    carriers: tuple[str, ...]
-    cells: dict[str, str]
-
-    @property
-    def size(self) -> int:
-        """Bytes in memory, about."""
-        return _ROW + sum(_CELL + len(text) for text in self.cells.values())
 
 
 class CSVFile(Sink[Row | JSONLine]):
@@ -118,7 +88,7 @@ class CSVFile(Sink[Row | JSONLine]):
         self._number = next(self._numbers)
         self._is_taken = False  # by a newer one in this process
         self._told = False  # that the table was moved
-        weakref.finalize(self, _close, self._fds)
+        weakref.finalize(self, close_all, self._fds)
         self._all.add(self)
         if path is not None:
             self.path = path
@@ -190,7 +160,7 @@ class CSVFile(Sink[Row | JSONLine]):
             self._columns = {name: number for number, name in enumerate(names, len(CARRIERS))}
             self._torn = os.fstat(fd).st_size != self._size  # a crash of the machine may leave half a row
             if not self._size:
-                self._append(fd, _head(self._columns))
+                self._append(fd, head_of(self._columns))
         except BaseException:
             self.close()
             raise
@@ -209,12 +179,12 @@ class CSVFile(Sink[Row | JSONLine]):
         while True:
             self._fds.append(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666))
             fd, self.begun = self._fds[0], True
-            if not _lock(fd):
+            if not lock(fd):
                 self._take_over(fd)
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), path.stat()):
                     return fd
-            _close(self._fds)  # whoever had it put another one in its place, between our open and our lock
+            close_all(self._fds)  # whoever had it put another one in its place, between our open and our lock
 
     def _take_over(self, fd: int) -> None:
         """Lock what somebody else has locked, if it is an older logger of this process."""
@@ -223,7 +193,7 @@ class CSVFile(Sink[Row | JSONLine]):
                 with other.mutex:
                     other._is_taken = True
                     other.close()
-        if not _lock(fd):
+        if not lock(fd):
             raise RunLockedError(
                 f"{self._path} is being written by another logger; finish that one, or write to another file"
             )
@@ -241,7 +211,7 @@ class CSVFile(Sink[Row | JSONLine]):
         """Return where the open table is by now: its directory may have been renamed."""
         path = self._path or Path()
         if self._fds and not self._is_at(path):
-            there = _path_of(self._fds[0])
+            there = path_of(self._fds[0])
             if there is not None and self._is_at(there):
                 if not self._told:
                     self._told = True
@@ -280,7 +250,7 @@ class CSVFile(Sink[Row | JSONLine]):
             row = [*line.carriers, *[""] * len(self._columns)]
             for name, text in line.cells.items():
                 row[self._columns[name]] = text
-        data = _line(row)
+        data = line_of(row)
         self._latest = line, self._size + len(data)
         self._append(fd, data)
         self.rows += 1
@@ -325,9 +295,9 @@ class CSVFile(Sink[Row | JSONLine]):
         fd = self._fds[-1]
         rows = 0
         try:
-            _lock(fd)  # before it is the table
+            lock(fd)  # before it is the table
             with os.fdopen(os.dup(fd), "wb") as file:
-                size = file.write(_head(columns))
+                size = file.write(head_of(columns))
                 for line in lines:
                     size += file.write(line)
                     rows += 1
@@ -338,13 +308,13 @@ class CSVFile(Sink[Row | JSONLine]):
             with contextlib.suppress(OSError):  # on a disk that fails it may have to stay; the next one empties it
                 temporary.unlink(missing_ok=True)
             raise
-        _close(self._fds, leave=1)
+        close_all(self._fds, leave=1)
         self._columns, self._size, self.rows, self._torn = columns, size, rows, False
         return fd
 
     def close(self) -> None:
         """Close the files, and let others write them; they are opened again when there is something to write."""
-        _close(self._fds)
+        close_all(self._fds)
         self.notes.close()
 
     @classmethod
@@ -352,7 +322,7 @@ class CSVFile(Sink[Row | JSONLine]):
         # the lock belongs to the open file that both processes share: with the child's copy closed it stays
         # the parent's, and falls when that one dies
         for file in list(cls._all):
-            _close(file._fds)
+            close_all(file._fds)
 
     # --- taking back ------------------------------------------------------------------------------------
 
@@ -450,77 +420,6 @@ def _notes_of(path: Path) -> Path:
     return path.with_name(f"{path.name.removesuffix('.csv')}.notes.jsonl")
 
 
-def _close(fds: list[int], leave: int = 0) -> None:
-    """Close descriptors, those that were opened first: each once, whatever interrupts it."""
-    while len(fds) > leave:
-        fd = fds[0]
-        del fds[0]
-        os.close(fd)
-
-
-def _lock(fd: int) -> bool:
-    """Lock an open file; return whether nobody else has."""
-    try:
-        if fcntl is not None:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        # a file system without locks
-    return True
-
-
-def _path_of(fd: int) -> Path | None:
-    """Return the path of an open file by now, ``None`` where the system does not tell."""
-    with contextlib.suppress(OSError):
-        if hasattr(fcntl, "F_GETPATH"):
-            return Path(os.fsdecode(fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))
-        return Path(os.readlink(f"/proc/self/fd/{fd}"))
-    return None
-
-
 def _is_before(line: bytes, step: int) -> bool:
     row = json.loads(line) if line.endswith(b"\n") else {}
     return row.get("type") in _WITH_STEP and row.get("step", -1) < step
-
-
-def _line(cells: Iterable[str]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue().encode()
-
-
-def _head(columns: Iterable[str]) -> bytes:
-    return _line([*CARRIERS, *(name_cell(name, _RESERVED) for name in columns)])
-
-
-def read_table(path: Path) -> tuple[list[str], int, int]:
-    """Return a file's metrics, how many rows it has, and how many bytes up to the last that is complete.
-
-    Raises:
-        LoggerError: it is none of a CSVLogger.
-    """
-    if not path.exists():
-        return [], 0, 0
-    with path.open("rb") as file:
-        head = file.readline()
-        if not head.endswith(b"\n"):
-            # nothing, or half a head, which is as good as nothing
-            if head and not _head([]).startswith(head[: len(_head([])) - 1]):
-                raise LoggerError(f"{path} is no table of a CSVLogger: it begins with {head[:80]!r}; name another file")
-            return [], 0, 0
-        try:
-            (cells,) = csv.reader([head.decode()])
-            names = [name_of(text) for text in cells[len(CARRIERS) :]]
-        except (ValueError, csv.Error):
-            cells = names = []
-        if tuple(cells[: len(CARRIERS)]) != CARRIERS:
-            raise LoggerError(f"{path} is no table of a CSVLogger: it begins with {head[:80]!r}; name another file")
-        rows, size = 0, len(head)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            rows, size = rows + 1, size + len(line)
-    return names, rows, size

@@ -27,7 +27,8 @@ from typing import Any, Final, Literal, Self
 
 from loggers._backlog import BACKLOG, warn
 from loggers._cells import cell
-from loggers._csv_file import CARRIERS, CSVFile, Notes, Row, read_table
+from loggers._csv_file import CSVFile, IfExists, Notes
+from loggers._csv_table import CARRIERS, Row, read_table
 from loggers._json_file import JSONLine
 from loggers.contract import JSON
 from loggers.errors import LoggerError, LoggerFinishedError, NoPathError, RecordError, UnwrittenError
@@ -85,7 +86,7 @@ class CSVLogger:
         self._warned = False
         self._last: tuple[int | None, int | None] = (None, None)  # step and epoch of the last row
 
-    def _set_up(self, path: Path | None, backlog: int, if_exists: Literal["append", "replace", "refuse"]) -> None:
+    def _set_up(self, path: Path | None, backlog: int, if_exists: IfExists) -> None:
         self._file = CSVFile(self, path, backlog, if_exists)
         self._lock = self._file.mutex
         self._notes = Notes(self._file)

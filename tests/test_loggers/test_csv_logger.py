@@ -257,7 +257,7 @@ def interrupted_at(n: int, call: Callable[[], None]) -> bool:
         if Path(frame.f_code.co_filename).name not in ("_csv_file.py", "_backlog.py", "csv_logger.py"):
             return None
         # the lines of these hold no instruction at which Python looks for signals while something is in the air
-        if event == "line" and frame.f_code.co_name not in ("alone", "_close"):
+        if event == "line" and frame.f_code.co_name not in ("alone", "close_all"):
             left[0] -= 1
             if left[0] == 0:
                 raise KeyboardInterrupt
