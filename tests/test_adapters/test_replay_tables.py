@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,16 +70,24 @@ def test_a_target_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     assert "csv:FILE, stdout:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_place_that_takes_nothing_is_said_once(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("csv", "a file is there"), ("jsonl", "a file is there"), ("jsonl", "nothing is mounted there")],
+)
+def test_a_place_that_takes_nothing_is_said_once(tmp_path: Path, kind: str, reason: str) -> None:
     """The error is all there is: nothing waits, so nothing is lost when the program ends."""
     write_run(tmp_path / "run")
-    (tmp_path / "file").write_text("no folder")
-    target = f"{kind}:{tmp_path}/file/x.{kind}"
+    if reason == "a file is there":
+        (tmp_path / "place").write_text("no folder")
+        said = "PathError: .*/place is a file"
+    else:
+        (tmp_path / "place").symlink_to(tmp_path / "disk")
+        said = "UnwrittenError: run .* the disk takes nothing"
+    target = f"{kind}:{tmp_path}/place/x.{kind}"
     command = [sys.executable, "-m", "plattli", "replay", str(tmp_path / "run"), "--to", target]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1].startswith(f"plattli replay: {target} failed with UnwrittenError: run")
-    assert done.stderr.count("disk takes nothing") == 1
+    assert re.match(f"plattli replay: {re.escape(target)} failed with {said}", done.stderr.strip().splitlines()[-1])
+    assert len(done.stderr.strip().splitlines()) == 1
     assert "arning" not in done.stderr
