@@ -121,6 +121,15 @@ def _note(state: State, logger: Any, cursor: Cursor) -> None:
     state.info, state.url = logger_info(logger), run_url(logger)
 
 
+def _keep_to_a_core() -> None:
+    """Share one core with the other followers of our training, so that it never has to share the others with us."""
+    with contextlib.suppress(OSError, AttributeError):  # forbidden by a sandbox; no such calls on this system
+        # when we wake we wait for our turn, instead of interrupting whoever is at work
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[os.getppid() % len(cores)]})
+
+
 def _stand_back() -> None:
     """Let training go first where Linux divides the cores among sessions, and heeds niceness only within one.
 
@@ -141,10 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     path, failures = Path(job_path), int(rest[0]) if rest else 0
     if hasattr(os, "nice"):
         os.nice(_NICE)  # training goes first
-    if hasattr(os, "sched_setscheduler"):
-        with contextlib.suppress(OSError):  # forbidden by some sandbox
-            # we wait for an idle core when we wake, instead of interrupting training on its own
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    _keep_to_a_core()
     _stand_back()
     files = JobFiles(path.parent, path.stem)
     while not path.parent.exists() and os.getppid() != 1:

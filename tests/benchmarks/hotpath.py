@@ -142,7 +142,7 @@ def busy(bench: Bench) -> None:
         given = {name: {"folder": str(folder / name), "metrics": 10} for name in ("BusyFollowed", "Busy")}
         with opened({name: (Side(SUBJECTS), name, arguments) for name, arguments in given.items()}) as sides:
             found: dict[str, list[list[float]]] = {name: [] for name in sides}
-            for turn in range(bench.repeats + 1):
+            for turn in range(2 * bench.repeats + 1):
                 for name, side in sides.items():
                     arguments = {"first": turn * count, "count": count}
                     took = side.do("ask", method="train", arguments=arguments)["answer"]

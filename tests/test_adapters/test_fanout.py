@@ -308,7 +308,9 @@ def stands_back(pid: int) -> bool:
     """Return whether training goes before a process: by its niceness, and by its session's where Linux heeds that."""
     share = Path(f"/proc/{pid}/autogroup")
     session = share.read_text().endswith("nice 10\n") if share.exists() else True
-    waits = not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(pid) == os.SCHED_BATCH
+    waits = not hasattr(os, "SCHED_BATCH") or (
+        os.sched_getscheduler(pid) == os.SCHED_BATCH and len(os.sched_getaffinity(pid)) == 1
+    )
     niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
     return session and waits and os.getpriority(os.PRIO_PROCESS, pid) == niceness
 
