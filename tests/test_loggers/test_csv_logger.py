@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from loggers.errors import (
     RunExistsError,
     RunLockedError,
 )
+from tests import interrupting
 from tests.killing import every_kill
 from tests.test_loggers.test_contract import csv_run
 
@@ -249,28 +251,10 @@ def test_it_needs_a_path_in_time(tmp_path: Path) -> None:
 # ---- interrupted -----------------------------------------------------------------------------------
 
 
-def interrupted_at(n: int, call: Callable[[], None]) -> bool:
-    """Run ``call`` with Ctrl-C at the n-th line of the logger's modules; tell if there was such a line."""
-    left = [n]
-
-    def trace(frame: Any, event: str, arg: object) -> Any:
-        if Path(frame.f_code.co_filename).name not in ("_csv_file.py", "_backlog.py", "csv_logger.py"):
-            return None
-        # the lines of these hold no instruction at which Python looks for signals while something is in the air
-        if event == "line" and frame.f_code.co_name not in ("alone", "close_all"):
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
+# the lines of the guards hold no instruction at which Python looks for signals while something is in the air
+interrupted_at = partial(
+    interrupting.interrupted_at, modules=("_csv_file.py", "_backlog.py", "csv_logger.py"), guards=("alone", "close_all")
+)
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # interrupted between open and with

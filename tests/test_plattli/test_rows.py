@@ -30,6 +30,7 @@ from plattli.errors import (
     StepError,
 )
 from plattli.rows import Json, RowWriter
+from tests import interrupting
 from tests.faults import failing_disk
 from tests.killing import every_kill
 
@@ -255,7 +256,6 @@ def test_a_cut_is_per_metric(tmp_path: Path) -> None:
 def test_another_process_cannot_write_a_live_run(tmp_path: Path) -> None:
     """It is refused by the owner's name; when the owner has gone, nothing is in the way."""
     import subprocess
-    import sys
 
     script = "import sys; from plattli.rows import RowWriter; RowWriter(sys.argv[1], hotsize=1, if_exists='append')"
     writer = RowWriter(tmp_path, hotsize=2)
@@ -396,32 +396,9 @@ def test_a_manifest_that_could_not_be_written_is_written_later(tmp_path: Path) -
 
 # ---- interrupted at every instruction --------------------------------------------------------------
 
-
 INTERRUPTED = ("rows.py", "_hot.py", "_hotlog.py", "_columns.py", "_rowform.py", "_store.py", "_finishing.py", "_fs.py")
-
-
-def interrupted_at(n: int, call: Callable[[], None]) -> bool:
-    """Run ``call`` with Ctrl-C at the n-th line of this package's writing modules; tell if there was such a line."""
-    left = [n]
-
-    def trace(frame: Any, event: str, arg: object) -> Any:
-        if Path(frame.f_code.co_filename).name not in INTERRUPTED:
-            return None
-        # the guard's own lines hold no instruction at which Python looks for signals
-        if event == "line" and frame.f_code.co_name not in ("append", "guarded"):
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
+# the guards' own lines hold no instruction at which Python looks for signals
+interrupted_at = partial(interrupting.interrupted_at, modules=INTERRUPTED, guards=("append", "guarded"))
 
 
 @pytest.mark.parametrize("end", ["finish", "close", "go on"])
