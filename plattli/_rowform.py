@@ -127,13 +127,17 @@ class HotRows:
         old = self._layouts.get(step)
         if old is not None and old is not layout:
             del self._packed[old][step]
+        self.add(step, layout, row.packed, row.others)
+
+    def add(self, step: int, layout: Layout, packed: bytes, others: Sequence[Any]) -> None:
+        """Put in a row of a step that has none yet, or one of the same layout; see :class:`Row`."""
         self._layouts[step] = layout
         try:
-            self._packed[layout][step] = row.packed
+            self._packed[layout][step] = packed
         except KeyError:
-            self._packed[layout] = {step: row.packed}
-        if row.others:
-            self._others[step] = row.others
+            self._packed[layout] = {step: packed}
+        if others:
+            self._others[step] = others
 
     def __delitem__(self, step: int) -> None:
         del self._packed[self._layouts.pop(step)][step]

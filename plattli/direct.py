@@ -6,13 +6,13 @@ import errno
 import operator
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from plattli._columns import Column, json_line
 from plattli._dtypes import Promote
-from plattli._rowform import Row
+from plattli._rowform import Layout, Row
 from plattli._writing import StreamingWriter
 from plattli.errors import ArgumentError
 from plattli.rows import IfExists, RowWriter
@@ -127,21 +127,22 @@ class _ColumnRows(RowWriter):
         column.spell_steps()
         return column
 
-    def _place(self, step: int, row: Row, numbers: tuple[Any, ...]) -> None:
+    def _place(
+        self, step: int, layout: Layout, packed: bytes, others: Sequence[Any], numbers: tuple[Any, ...]
+    ) -> None:
         if self._store.stale:  # the disk failed under the manifest: without it the columns can't be read
             self._store.publish(sync=True)
-        layout = row.layout
         late: list[str] = []
         at = 0
         for i in layout.numbers:
             column = layout.columns[i]
             end = at + column.itemsize
             if step > column.last:
-                self._append(column, step, row.packed[at:end])
+                self._append(column, step, packed[at:end])
             else:
                 late.append(column.name)
             at = end
-        for i, value in zip(layout.others, row.others, strict=True):
+        for i, value in zip(layout.others, others, strict=True):
             column = layout.columns[i]
             if step > column.last:
                 self._append(column, step, json_line(value))
@@ -149,7 +150,7 @@ class _ColumnRows(RowWriter):
                 late.append(column.name)
         if late:
             self._files.forget([self._columns[name] for name in late])
-            values = row.values()
+            values = Row(layout, packed, others).values()
             self._place_in_columns(step, self._pack(tuple(late), tuple(values[name] for name in late)))
         self._newest = max(self._newest, step)
 

@@ -29,7 +29,7 @@ import json
 import math
 import struct
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -337,7 +337,7 @@ class RowWriter:
                 stored = ()
             exact = stored is values or stored == values or (stored and _holds(stored, values, self._rounds))
             if exact and 0 <= step <= layout.highest:
-                self._place(step, Row(layout, packed, ()), stored)
+                self._place(step, layout, packed, (), stored)
                 return unfit
         if not 0 <= step <= MAX_STEP:
             raise StepError(f"step must be in 0 … {MAX_STEP} (2**63 - 1), got {step} (run {self.run!r})")
@@ -359,7 +359,7 @@ class RowWriter:
         packed = self._pack(tuple(row), tuple(row.values()))
         if step > MAX_NARROW_STEP:
             packed.layout.highest = MAX_STEP
-        self._place(step, packed, packed.layout.unpack(packed.packed))
+        self._place(step, packed.layout, packed.packed, packed.others, packed.layout.unpack(packed.packed))
 
     def _widen(self, columns: list[Column]) -> None:
         """Have the manifest say that steps above uint32 may come, before there is one: older readers refuse it then."""
@@ -377,15 +377,21 @@ class RowWriter:
         packed = layout.pack(*[values[i] for i in layout.numbers])
         return Row(layout, packed, [values[i] for i in layout.others])
 
-    def _place(self, step: int, row: Row, numbers: tuple[Any, ...]) -> None:
-        layout, hot = row.layout, self._hot
+    def _place(
+        self, step: int, layout: Layout, packed: bytes, others: Sequence[Any], numbers: tuple[Any, ...]
+    ) -> None:
+        """Put a row where it belongs; ``numbers`` are those that are packed."""
+        hot = self._hot
         if step > self._newest:
             if len(hot.rows) >= hot.due:
                 hot.make_batch(self._newest)
-            hot.log.append(layout.line(step, numbers) if layout.numeric else row.line(step))
-            hot.rows[step] = row
+            numeric = layout.numeric
+            hot.log.append(layout.line(step, numbers) if numeric else Row(layout, packed, others).line(step))
+            hot.rows.add(step, layout, packed, others)
             layout.last = self._newest = step
-        elif step == self._newest and (old := hot.rows.get(step)) and (old.layout, row.layout) in self._disjoint:
+            return
+        row = Row(layout, packed, others)
+        if step == self._newest and (old := hot.rows.get(step)) and (old.layout, row.layout) in self._disjoint:
             # it adds metrics to the newest row, as others did before: nothing gets another value
             self._place_late(step, row)
         else:
