@@ -85,6 +85,7 @@ def test_it_can_be_moved_away(place: Path, kind: Callable[[Path], Any]) -> None:
 
 
 @LOGGERS
+@pytest.mark.filterwarnings("ignore:.* rows are not there any more")  # they are where the folder is
 def test_a_path_that_has_worked_is_waited_for(place: Path, kind: Callable[[Path], Any]) -> None:
     """A training that has come far does not end for a file in the wrong place."""
     folder = place / "folder" / "deep"
