@@ -50,7 +50,9 @@ class Replica:
 
     where: Literal["inline", "thread", "process"]
 
-    def __init__(self, logger: Any, key: str, options: Options, news: list[str]) -> None:
+    def __init__(
+        self, logger: Any, key: str, options: Options, news: list[str], recipe: bytes | None = None
+    ) -> None:
         self.logger = logger
         self.key = key
         self.options = options
@@ -66,7 +68,7 @@ class Replica:
         #: it was in the tee at the state that is resumed; one that was not gets the whole run first
         self.known = True
         #: what makes such a logger in another process; ``None`` of one that is tied to this process
-        self.recipe = _recipe(logger)
+        self.recipe = recipe or _recipe(logger)
         if (hold_nothing := getattr(self._innermost, "hold_nothing", None)) is not None:
             hold_nothing()  # what it has not written is in the run, and lives longer there than in its memory
 
@@ -276,8 +278,8 @@ class Inline(Replica):
             waiting: what was logged and is not in the run yet; see :func:`loggers.replay.everything`.
         """
         cursor = self._cursor if self._cursor is not None else everything(run, waiting, self._missed)
-        follower = Thread(self.logger, self.key, self.options, self.news)
-        follower.delivered, follower.recipe = self.delivered, self.recipe
+        follower = Thread(self.logger, self.key, self.options, self.news, self.recipe)
+        follower.delivered = self.delivered
         if self.broken is not None:
             follower.error = follower.last_error = f"{type(self.broken).__name__}: {self.broken}"
             follower.told = True
@@ -345,8 +347,10 @@ class Thread(Replica):
 
     where = "thread"
 
-    def __init__(self, logger: Any, key: str, options: Options, news: list[str]) -> None:
-        super().__init__(logger, key, options, news)
+    def __init__(
+        self, logger: Any, key: str, options: Options, news: list[str], recipe: bytes | None = None
+    ) -> None:
+        super().__init__(logger, key, options, news, recipe)
         self._cursor: Cursor | None = None
         #: set at finish: from then on one more failure is the last
         self._closing = threading.Event()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from loggers.errors import PathError, RecordError, UnwrittenError
 from tests.faults import failing_disk
 from tests.test_loggers.test_contract import csv_run
 from tests.test_loggers.test_csv_logger import interrupted_at
-from tests.test_loggers.test_json_logger_faults import largest_file
+from tests.test_loggers.test_json_logger_faults import largest_file, log_in_threads
 
 
 @pytest.fixture
@@ -193,21 +192,7 @@ def test_notes_whose_path_is_a_directory_are_refused(tmp_path: Path) -> None:
 
 def test_threads_during_an_outage(path: Path) -> None:
     """Four log while the disk comes and goes: each thread's rows are there once and in order."""
-    logger = CSVLogger(path)
-
-    def log(number: int) -> None:
-        for step in range(200):
-            logger.log_metrics({f"m{number}": step}, step=step)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        with failing_disk(100, 300):
-            threads = [threading.Thread(target=log, args=(number,)) for number in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        logger.finish("completed")
+    log_in_threads(CSVLogger(path))
 
     assert csv_run(path).metrics == {f"train/m{number}": [(step, step) for step in range(200)] for number in range(4)}
 

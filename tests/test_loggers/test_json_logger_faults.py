@@ -213,9 +213,8 @@ def test_a_directory_that_cannot_be_made_yet(tmp_path: Path) -> None:
     assert rows(tmp_path / "disk" / "log.jsonl")[:-1] == expected
 
 
-def test_threads_during_an_outage(path: Path) -> None:
-    """Four log while the disk comes and goes: each thread's lines are there once and in order."""
-    logger = JSONLogger(path)
+def log_in_threads(logger: Any) -> None:
+    """Let four threads log 200 lines each while the disk comes and goes, and finish."""
 
     def log(number: int) -> None:
         for step in range(200):
@@ -230,6 +229,11 @@ def test_threads_during_an_outage(path: Path) -> None:
             for thread in threads:
                 thread.join()
         logger.finish("completed")
+
+
+def test_threads_during_an_outage(path: Path) -> None:
+    """Four log while the disk comes and goes: each thread's lines are there once and in order."""
+    log_in_threads(JSONLogger(path))
     found = rows(path)[:-1]
 
     assert len(found) == 800
